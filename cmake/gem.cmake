@@ -1,0 +1,56 @@
+# Warnings, sanitizers and the layer targets.
+
+function(gem_compile_options target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # GCC 12 reports std::vector and std::string moves as maybe-uninitialized or overlapping at -O2 and up.
+    target_compile_options(${target} PRIVATE -Wno-error=maybe-uninitialized -Wno-error=restrict
+      -Wno-error=stringop-overflow -Wno-error=array-bounds)
+  endif()
+  # No contraction: a*b+c rounds twice unless the code says fma, so that every path rounds as written.
+  target_compile_options(${target} PRIVATE -ffp-contract=off)
+  if(GEM_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${GEM_SANITIZE} -fno-omit-frame-pointer -g)
+    if(GEM_SANITIZE MATCHES undefined)
+      target_compile_options(${target} PRIVATE -fno-sanitize-recover=undefined)
+    endif()
+    target_link_options(${target} PUBLIC -fsanitize=${GEM_SANITIZE})
+  endif()
+endfunction()
+
+# gem_layer(NAME DEPENDS layer...): src/NAME/**.cpp as the object library gem_NAME, linkable with what it needs.
+function(gem_layer name)
+  cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS src/${name}/*.cpp)
+  add_library(gem_${name} OBJECT ${sources})
+  gem_compile_options(gem_${name})
+  target_include_directories(gem_${name} PUBLIC src)
+  target_link_libraries(gem_${name} PUBLIC Threads::Threads nlohmann_json::nlohmann_json fmt::fmt)
+  foreach(source ${sources})
+    # One translation unit per instruction set: FILE_avx2.cpp is built for that set and chosen at run time.
+    if(source MATCHES "_avx2\\.cpp$")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+    endif()
+  endforeach()
+  set_property(TARGET gem_${name} PROPERTY GEM_DEPENDS "${arg_DEPENDS}")
+endfunction()
+
+# gem_test(NAME): tests/NAME/*.cpp as the program test_NAME. It links the layer and those below only, so an
+# arrow that points up fails to link.
+function(gem_test name)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${name}/*.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(test_${name} ${sources})
+  gem_compile_options(test_${name})
+  get_property(depends TARGET gem_${name} PROPERTY GEM_DEPENDS)
+  target_link_libraries(test_${name} PRIVATE gem_${name} ${ARGN} GTest::gtest GTest::gtest_main)
+  foreach(layer ${depends})
+    target_link_libraries(test_${name} PRIVATE gem_${layer})
+  endforeach()
+  target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+  target_compile_definitions(test_${name} PRIVATE GEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  gtest_discover_tests(test_${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT 600 SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+endfunction()

@@ -1,0 +1,78 @@
+// The backend interface: the stages of the fixed schedule over the rows of one round.
+//
+// A backend holds the activations of the round; the schedule (model/schedule.h) calls the stages in order. Each stage
+// reads and writes the buffers named in `Activation`, so that any stage can be tested alone: write its inputs, run it,
+// read its outputs. A backend may keep its buffers in any layout and fuse work between stages as long as that holds.
+//
+// Row independence (law 1): what a stage computes for a row depends on that row and its own stream's cache alone,
+// bit for bit, never on the other rows of the round, their number, or where a prompt was cut into spans.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/geometry.h"
+#include "backend/kv_cache.h"
+
+namespace gem {
+
+// A contiguous run of rows of one stream within a round.
+struct RowSpan {
+  KvCache* cache = nullptr;
+  std::uint32_t position = 0;  // of the first row
+  std::uint32_t rows = 0;
+};
+
+struct RoundRows {
+  std::span<const RowSpan> spans;             // together `tokens.size()` rows, in order
+  std::span<const std::int32_t> tokens;       // one a row; < 0: the row's embedding is given instead
+  std::span<const float> embeddings;          // [given rows, hidden], already scaled, in row order
+  std::span<const std::uint32_t> final_rows;  // rows that go through final_norm (ascending)
+  std::span<const std::uint32_t> logit_rows;  // indices into final_rows that go through head (ascending)
+};
+
+enum class Activation : std::uint8_t {
+  kResidual,   // [rows, hidden]
+  kQuery,      // [rows, heads * head_dim] of the current layer
+  kKey,        // [rows, kv_heads * head_dim], before qk_prep
+  kValue,      // [rows, kv_heads * head_dim], before qk_prep; equals kKey where V is taken from K
+  kAttention,  // [rows, heads * head_dim], after attention
+  kFfn,        // [rows, ffn], gelu(gate) * up
+  kFinal,      // [final rows, hidden], after final_norm
+  kLogits,     // [logit rows, vocab], after the softcap
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const char* name() const = 0;
+  virtual std::string description() const = 0;  // "cpu (avx2, 2 threads)"
+
+  virtual std::unique_ptr<KvCache> new_cache(const KvPlan& plan) = 0;
+  // Bytes of activations and work space for rounds of at most `rows` rows and `logit_rows` logits.
+  virtual std::uint64_t scratch_bytes(std::uint32_t rows, std::uint32_t logit_rows) const = 0;
+
+  // Fixes the rows of the round. The caches' lengths are not changed by stages: the schedule advances them.
+  virtual void begin(const RoundRows& rows) = 0;
+  virtual void embed() = 0;                            // tokens -> residual
+  virtual void attn_input(std::uint32_t layer) = 0;    // residual -> query, key, value
+  virtual void qk_prep(std::uint32_t layer) = 0;       // head norms, RoPE; key and value rows into the caches
+  virtual void attention(std::uint32_t layer) = 0;     // query, caches -> attention
+  virtual void attn_output(std::uint32_t layer) = 0;   // attention -> residual (O, post norm, add)
+  virtual void ffn_input(std::uint32_t layer) = 0;     // residual -> ffn
+  virtual void ffn_output(std::uint32_t layer) = 0;    // ffn -> residual (down, post norm, add, layer scalar)
+  virtual void final_norm() = 0;                       // residual of final_rows -> final
+  virtual void head() = 0;                             // final of logit_rows -> logits
+
+  // Stage borders. `values` is row-major in the shape that Activation names, for the current round.
+  virtual std::vector<float> read(Activation which) const = 0;
+  virtual void write(Activation which, std::span<const float> values) = 0;
+  // One logits row ([vocab]), valid until the next begin(). The cheap way to the sampler.
+  virtual std::span<const float> logits(std::uint32_t index) const = 0;
+};
+
+}  // namespace gem

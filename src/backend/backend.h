@@ -53,6 +53,7 @@ class Backend {
   virtual std::string description() const = 0;  // "cpu (avx2, 2 threads)"
 
   virtual std::unique_ptr<KvCache> new_cache(const KvPlan& plan) = 0;
+  virtual std::uint32_t kv_element_bytes() const = 0;
   // Bytes of activations and work space for rounds of at most `rows` rows and `logit_rows` logits.
   virtual std::uint64_t scratch_bytes(std::uint32_t rows, std::uint32_t logit_rows) const = 0;
 

@@ -75,6 +75,8 @@ class OracleBackend final : public Backend {
 
   std::unique_ptr<KvCache> new_cache(const KvPlan& plan) override { return std::make_unique<OracleCache>(plan); }
 
+  std::uint32_t kv_element_bytes() const override { return sizeof(double); }
+
   std::uint64_t scratch_bytes(std::uint32_t rows, std::uint32_t logit_rows) const override {
     std::uint64_t widest = 0;
     for (std::size_t l = 0; l < g_.layers.size(); ++l) widest = std::max<std::uint64_t>(widest, g_.query_width(l));

@@ -1,0 +1,14 @@
+// The cpu backend: runs everywhere, f32 activations between stages, weights used straight from the mapping.
+#pragma once
+
+#include <memory>
+
+#include "backend/backend.h"
+
+namespace gem {
+
+// `weights` must outlive the backend. `threads` 0: one a physical core.
+// Error(kUsage) when GEM_CPU_ISA names an instruction set that is unknown or not supported here.
+std::unique_ptr<Backend> make_cpu_backend(const Geometry& geometry, const Weights& weights, unsigned threads);
+
+}  // namespace gem

@@ -1,0 +1,352 @@
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/cpu_cache.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/products.h"
+#include "base/error.h"
+
+namespace gem {
+namespace {
+
+using cpu::CpuCache;
+using cpu::Kernels;
+using cpu::Operand;
+using cpu::Product;
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(const Geometry& geometry, const Weights& weights, unsigned threads)
+      : g_(geometry), w_(weights), k_(cpu::choose_kernels()), pool_(threads), scores_(pool_.threads()) {}
+
+  const char* name() const override { return "cpu"; }
+  std::string description() const override {
+    return fmt::format("cpu ({}, {} thread{})", k_.name, pool_.threads(), pool_.threads() == 1 ? "" : "s");
+  }
+
+  std::unique_ptr<KvCache> new_cache(const KvPlan& plan) override { return std::make_unique<CpuCache>(plan); }
+
+  std::uint32_t kv_element_bytes() const override { return sizeof(float); }
+
+  std::uint64_t scratch_bytes(std::uint32_t rows, std::uint32_t logit_rows) const override {
+    std::uint64_t query = 0;
+    std::uint64_t kv = 0;
+    for (std::size_t l = 0; l < g_.layers.size(); ++l) {
+      query = std::max<std::uint64_t>(query, g_.query_width(l));
+      kv = std::max<std::uint64_t>(kv, g_.kv_width(l));
+    }
+    const std::uint64_t floats = rows * (4ull * g_.hidden + 2 * query + 2 * kv + 2ull * g_.ffn) +
+                                 std::uint64_t{logit_rows} * g_.vocab;
+    // One integer form at a time is in use; both are only where a layer mixes Q4_0 and Q8_0.
+    return floats * sizeof(float) + Operand::bytes(rows, g_.hidden) / 2 + Operand::bytes(rows, query) / 2 +
+           Operand::bytes(rows, g_.ffn) / 2;
+  }
+
+  void begin(const RoundRows& round) override {
+    tokens_.assign(round.tokens.begin(), round.tokens.end());
+    embeddings_ = round.embeddings;
+    final_rows_.assign(round.final_rows.begin(), round.final_rows.end());
+    logit_rows_.assign(round.logit_rows.begin(), round.logit_rows.end());
+    rows_ = tokens_.size();
+    row_.clear();
+    std::uint32_t longest = 0;
+    for (const RowSpan& span : round.spans) {
+      longest = std::max(longest, span.position + span.rows);
+      for (std::uint32_t i = 0; i < span.rows; ++i) {
+        row_.push_back({static_cast<CpuCache*>(span.cache), span.position + i});
+      }
+    }
+    for (std::vector<float>& scores : scores_) {
+      if (scores.size() < longest) scores.resize(longest);
+    }
+    rope_layer_kind_.reset();
+    residual_.resize(rows_ * g_.hidden);
+  }
+
+  void embed() override {
+    std::vector<std::size_t> given(rows_);  // index of the given embedding a row takes
+    std::size_t count = 0;
+    for (std::size_t r = 0; r < rows_; ++r) given[r] = tokens_[r] < 0 ? count++ : 0;
+    for_rows([&](std::size_t r) {
+      float* h = residual_.data() + r * g_.hidden;
+      if (tokens_[r] < 0) {
+        std::copy_n(embeddings_.data() + given[r] * g_.hidden, g_.hidden, h);
+        return;
+      }
+      k_.expand(w_.token_embd.type, w_.token_embd.row(static_cast<std::size_t>(tokens_[r])), h, g_.hidden);
+      for (std::size_t i = 0; i < g_.hidden; ++i) h[i] *= g_.embedding_multiplier;
+    });
+  }
+
+  void attn_input(std::uint32_t layer) override {
+    const LayerWeights& w = w_.layers[layer];
+    norm_residual(w.attn_norm);
+    query_.resize(rows_ * g_.query_width(layer));
+    key_.resize(rows_ * g_.kv_width(layer));
+    value_.resize(key_.size());
+    std::vector<Product> products = {{&w.q, query_.data()}, {&w.k, key_.data()}};
+    const bool from_key = g_.layers[layer].value_from_key;
+    if (!from_key) products.push_back({&w.v, value_.data()});
+    cpu::multiply(normed_operand_, products, k_, pool_);
+    if (from_key) std::copy(key_.begin(), key_.end(), value_.begin());
+  }
+
+  void qk_prep(std::uint32_t layer) override {
+    const LayerGeometry& l = g_.layers[layer];
+    const LayerWeights& w = w_.layers[layer];
+    const std::size_t d = l.head_dim;
+    const std::size_t kv_width = g_.kv_width(layer);
+    make_rope(l);
+    for_rows([&](std::size_t r) {
+      const float* cosine = rope_.data() + r * d;
+      for (std::size_t head = 0; head < g_.heads; ++head) {
+        float* q = query_.data() + r * g_.query_width(layer) + head * d;
+        rms_norm(q, q, d, w.q_norm.data());
+        rotate(q, d, cosine);
+      }
+      for (std::size_t head = 0; head < l.kv_heads; ++head) {
+        float* k = key_.data() + r * kv_width + head * d;
+        float* v = value_.data() + r * kv_width + head * d;
+        rms_norm(k, k, d, w.k_norm.data());
+        rotate(k, d, cosine);
+        rms_norm(v, v, d, nullptr);
+      }
+      CpuCache& cache = *row_[r].cache;
+      const std::uint32_t slot = row_[r].position % cache.plan().layers[layer].slots;
+      std::copy_n(key_.data() + r * kv_width, kv_width, cache.key(layer, slot));
+      std::copy_n(value_.data() + r * kv_width, kv_width, cache.value(layer, slot));
+    });
+  }
+
+  void attention(std::uint32_t layer) override {
+    const LayerGeometry& l = g_.layers[layer];
+    const std::size_t d = l.head_dim;
+    attention_.resize(rows_ * g_.query_width(layer));
+    // A task is one KV head of one row with the query heads that share it.
+    pool_.parallel_for(rows_ * l.kv_heads, 1, [&](std::size_t begin, std::size_t end, unsigned thread) {
+      for (std::size_t task = begin; task < end; ++task) {
+        const std::size_t r = task / l.kv_heads;
+        const std::size_t kv_head = task % l.kv_heads;
+        const std::size_t group = g_.heads / l.kv_heads;
+        for (std::size_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+          const std::size_t at = r * g_.query_width(layer) + head * d;
+          attend(layer, r, kv_head * d, query_.data() + at, attention_.data() + at, scores_[thread].data());
+        }
+      }
+    });
+  }
+
+  void attn_output(std::uint32_t layer) override {
+    const LayerWeights& w = w_.layers[layer];
+    attention_operand_.assign(attention_.data(), rows_, g_.query_width(layer));
+    branch_.resize(rows_ * g_.hidden);
+    multiply_one(attention_operand_, w.o, branch_.data());
+    add_branch(w.post_attention_norm, 1.0f);
+  }
+
+  void ffn_input(std::uint32_t layer) override {
+    const LayerWeights& w = w_.layers[layer];
+    norm_residual(w.ffn_norm);
+    ffn_.resize(rows_ * g_.ffn);
+    up_.resize(rows_ * g_.ffn);
+    const Product products[] = {{&w.gate, ffn_.data()}, {&w.up, up_.data()}};
+    cpu::multiply(normed_operand_, products, k_, pool_);
+    pool_.parallel_for(ffn_.size(), 1024, [&](std::size_t begin, std::size_t end, unsigned) {
+      k_.geglu(ffn_.data() + begin, up_.data() + begin, ffn_.data() + begin, end - begin);
+    });
+  }
+
+  void ffn_output(std::uint32_t layer) override {
+    const LayerWeights& w = w_.layers[layer];
+    ffn_operand_.assign(ffn_.data(), rows_, g_.ffn);
+    branch_.resize(rows_ * g_.hidden);
+    multiply_one(ffn_operand_, w.down, branch_.data());
+    add_branch(w.post_ffw_norm, w.output_scale);
+  }
+
+  void final_norm() override {
+    final_.resize(final_rows_.size() * g_.hidden);
+    for (std::size_t i = 0; i < final_rows_.size(); ++i) {
+      rms_norm(residual_.data() + std::size_t{final_rows_[i]} * g_.hidden, final_.data() + i * g_.hidden, g_.hidden,
+               w_.output_norm.data());
+    }
+  }
+
+  void head() override {
+    logits_.resize(logit_rows_.size() * g_.vocab);
+    if (logit_rows_.empty()) return;
+    normed_.resize(logit_rows_.size() * g_.hidden);
+    for (std::size_t i = 0; i < logit_rows_.size(); ++i) {
+      std::copy_n(final_.data() + std::size_t{logit_rows_[i]} * g_.hidden, g_.hidden, normed_.data() + i * g_.hidden);
+    }
+    normed_operand_.assign(normed_.data(), logit_rows_.size(), g_.hidden);
+    multiply_one(normed_operand_, w_.token_embd, logits_.data());
+    if (g_.softcap <= 0) return;
+    pool_.parallel_for(logits_.size(), 8192, [&](std::size_t begin, std::size_t end, unsigned) {
+      for (std::size_t i = begin; i < end; ++i) logits_[i] = g_.softcap * std::tanh(logits_[i] / g_.softcap);
+    });
+  }
+
+  std::vector<float> read(Activation which) const override { return const_cast<CpuBackend*>(this)->buffer(which); }
+  void write(Activation which, std::span<const float> values) override {
+    buffer(which).assign(values.begin(), values.end());
+  }
+  std::span<const float> logits(std::uint32_t index) const override {
+    return {logits_.data() + std::size_t{index} * g_.vocab, g_.vocab};
+  }
+
+ private:
+  struct Row {
+    CpuCache* cache;
+    std::uint32_t position;
+  };
+
+  std::vector<float>& buffer(Activation which) {
+    switch (which) {
+      case Activation::kResidual: return residual_;
+      case Activation::kQuery: return query_;
+      case Activation::kKey: return key_;
+      case Activation::kValue: return value_;
+      case Activation::kAttention: return attention_;
+      case Activation::kFfn: return ffn_;
+      case Activation::kFinal: return final_;
+      case Activation::kLogits: return logits_;
+    }
+    fail(ErrorCode::kFailed, "no such activation");
+  }
+
+  template <typename Body>
+  void for_rows(const Body& body) {
+    pool_.parallel_for(rows_, 1, [&](std::size_t begin, std::size_t end, unsigned) {
+      for (std::size_t r = begin; r < end; ++r) body(r);
+    });
+  }
+
+  void multiply_one(Operand& x, const Matrix& matrix, float* out) {
+    const Product product[] = {{&matrix, out}};
+    cpu::multiply(x, product, k_, pool_);
+  }
+
+  // out_i = w_i x_i / sqrt(mean(x^2) + epsilon); without weights when `weight` is null. In place is fine.
+  void rms_norm(const float* x, float* out, std::size_t n, const float* weight) const {
+    const float mean = k_.sum_squares(x, n) / static_cast<float>(n);
+    const float scale = 1.0f / std::sqrt(mean + g_.norm_epsilon);
+    if (weight == nullptr) {
+      for (std::size_t i = 0; i < n; ++i) out[i] = x[i] * scale;
+    } else {
+      for (std::size_t i = 0; i < n; ++i) out[i] = x[i] * scale * weight[i];
+    }
+  }
+
+  void norm_residual(const std::vector<float>& weight) {
+    normed_.resize(rows_ * g_.hidden);
+    for_rows([&](std::size_t r) {
+      rms_norm(residual_.data() + r * g_.hidden, normed_.data() + r * g_.hidden, g_.hidden, weight.data());
+    });
+    normed_operand_.assign(normed_.data(), rows_, g_.hidden);
+  }
+
+  // residual = (residual + norm(branch)) * scale
+  void add_branch(const std::vector<float>& weight, float scale) {
+    for_rows([&](std::size_t r) {
+      float* b = branch_.data() + r * g_.hidden;
+      float* h = residual_.data() + r * g_.hidden;
+      rms_norm(b, b, g_.hidden, weight.data());
+      for (std::size_t i = 0; i < g_.hidden; ++i) h[i] = (h[i] + b[i]) * scale;
+    });
+  }
+
+  // Cosines and sines of the round's rows for one kind of layer: [rows, d/2 cosines then d/2 sines]. Angles are formed
+  // in float64, so they stay exact at positions where f32 would be off by 0.01 rad.
+  void make_rope(const LayerGeometry& l) {
+    if (rope_layer_kind_ == l.kind) return;
+    rope_layer_kind_ = l.kind;
+    const bool full = l.kind == LayerKind::kFull;
+    const double base = full ? g_.rope_base_full : g_.rope_base_sliding;
+    const std::size_t half = l.head_dim / 2;
+    frequencies_.resize(half);
+    for (std::size_t i = 0; i < half; ++i) {
+      frequencies_[i] = std::pow(base, -static_cast<double>(i) / static_cast<double>(half));
+      if (full && !w_.rope_divisors.empty()) frequencies_[i] /= double{w_.rope_divisors[i]};
+    }
+    rope_.resize(rows_ * l.head_dim);
+    for_rows([&](std::size_t r) {
+      float* out = rope_.data() + r * l.head_dim;
+      for (std::size_t i = 0; i < half; ++i) {
+        const double angle = static_cast<double>(row_[r].position) * frequencies_[i];
+        out[i] = static_cast<float>(std::cos(angle));
+        out[half + i] = static_cast<float>(std::sin(angle));
+      }
+    });
+  }
+
+  // Pair i joins elements i and i + d/2.
+  static void rotate(float* x, std::size_t d, const float* cosine) {
+    const float* sine = cosine + d / 2;
+    for (std::size_t i = 0; i < d / 2; ++i) {
+      const float u = x[i];
+      const float v = x[i + d / 2];
+      x[i] = u * cosine[i] - v * sine[i];
+      x[i + d / 2] = v * cosine[i] + u * sine[i];
+    }
+  }
+
+  // One query head of one row over its visible keys, oldest first: scores, softmax, weighted sum of the values.
+  void attend(std::uint32_t layer, std::size_t r, std::size_t kv_offset, const float* q, float* out, float* scores) {
+    const LayerGeometry& l = g_.layers[layer];
+    CpuCache& cache = *row_[r].cache;
+    const std::uint32_t last = row_[r].position;
+    const std::uint32_t first = l.kind == LayerKind::kSliding && last + 1 > g_.window ? last + 1 - g_.window : 0;
+    const std::uint32_t count = last + 1 - first;
+    const std::uint32_t slots = cache.plan().layers[layer].slots;
+    const auto for_keys = [&](const auto& body) {  // slots wrap at most once
+      std::uint32_t slot = first % slots;
+      for (std::uint32_t j = 0; j < count; ++j) {
+        body(j, slot);
+        if (++slot == slots) slot = 0;
+      }
+    };
+    float peak = -INFINITY;
+    for_keys([&](std::uint32_t j, std::uint32_t slot) {
+      k_.dot_f32(q, cache.key(layer, slot) + kv_offset, 0, l.head_dim, 1, &scores[j]);
+      peak = std::max(peak, scores[j]);
+    });
+    double sum = 0;
+    for (std::uint32_t j = 0; j < count; ++j) {
+      scores[j] = std::exp(scores[j] - peak);
+      sum += double{scores[j]};
+    }
+    const auto inverse = static_cast<float>(1 / sum);
+    std::fill_n(out, l.head_dim, 0.0f);
+    for_keys([&](std::uint32_t j, std::uint32_t slot) {
+      k_.add_scaled(scores[j] * inverse, cache.value(layer, slot) + kv_offset, out, l.head_dim);
+    });
+  }
+
+  const Geometry& g_;
+  const Weights& w_;
+  const Kernels& k_;
+  ThreadPool pool_;
+
+  std::vector<std::int32_t> tokens_;
+  std::span<const float> embeddings_;
+  std::vector<std::uint32_t> final_rows_, logit_rows_;
+  std::vector<Row> row_;
+  std::size_t rows_ = 0;
+  std::optional<LayerKind> rope_layer_kind_;  // what rope_ holds in this round
+  std::vector<double> frequencies_;
+  std::vector<float> rope_;
+  std::vector<float> residual_, normed_, query_, key_, value_, attention_, branch_, ffn_, up_, final_, logits_;
+  std::vector<std::vector<float>> scores_;  // one a thread
+  Operand normed_operand_, attention_operand_, ffn_operand_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend(const Geometry& geometry, const Weights& weights, unsigned threads) {
+  return std::make_unique<CpuBackend>(geometry, weights, threads);
+}
+
+}  // namespace gem

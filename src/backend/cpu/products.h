@@ -1,0 +1,52 @@
+// Matrix products of the cpu backend: rows of activations, prepared once in the form that the matrices need, against
+// any number of matrices in one parallel loop.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "backend/cpu/kernels.h"
+#include "backend/geometry.h"
+#include "base/buffer.h"
+#include "base/thread_pool.h"
+
+namespace gem::cpu {
+
+// Activation rows [rows, cols] in f32, and as 16-bit blocks where a matrix asks for them.
+class Operand {
+ public:
+  // Points at `x` (kept by the caller) and forgets the integer forms.
+  void assign(const float* x, std::size_t rows, std::size_t cols);
+  // Makes the forms that `matrices` need.
+  void prepare(std::span<const Matrix* const> matrices, const Kernels& kernels, ThreadPool& pool);
+
+  const float* floats() const { return x_; }
+  const ActivationPair* pairs(PairOrder order) const { return forms_[static_cast<std::size_t>(order)].data.data(); }
+  std::size_t rows() const { return rows_; }
+  std::size_t cols() const { return cols_; }
+
+  // Bytes of the integer forms of `rows` rows.
+  static std::uint64_t bytes(std::uint64_t rows, std::uint64_t cols) {
+    return 2 * rows * activation_pairs(cols) * sizeof(ActivationPair);
+  }
+
+ private:
+  struct Form {
+    std::vector<ActivationPair> data;
+    bool ready = false;
+  };
+  const float* x_ = nullptr;
+  std::size_t rows_ = 0;
+  std::size_t cols_ = 0;
+  Form forms_[2];  // by PairOrder
+};
+
+struct Product {
+  const Matrix* matrix;
+  float* out;  // [rows, matrix->rows]
+};
+
+// out[r, n] = matrix row n . x_r for every product.
+void multiply(Operand& x, std::span<const Product> products, const Kernels& kernels, ThreadPool& pool);
+
+}  // namespace gem::cpu

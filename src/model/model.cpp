@@ -1,0 +1,66 @@
+#include "model/model.h"
+
+#include <algorithm>
+
+#include "backend/cpu/cpu.h"
+#include "backend/oracle/oracle.h"
+#include "base/error.h"
+#include "model/manifest.h"
+#include "model/weights.h"
+
+namespace gem {
+
+std::unique_ptr<Model> Model::load(const std::string& path, const AdmissionOptions& options) {
+  std::unique_ptr<Model> model(new Model());
+  model->path_ = path;
+  model->checkpoint_ = open_checkpoint(path);
+  try {
+    model->profile_ = read_profile(model->checkpoint_, options);
+    if (model->profile_.role == ModelRole::kAssistant) {
+      fail(ErrorCode::kRefused, "this is the {}: a drafter that runs beside its target, not a model of its own", model->profile_.title);
+    }
+    check_manifest(model->checkpoint_, model->profile_);
+    model->weights_ = bind_weights(model->checkpoint_, model->profile_);
+  } catch (const Error& e) {
+    throw Error(e.code(), path + ": " + e.what());
+  }
+  return model;
+}
+
+BackendKind parse_backend(const std::string& name) {
+  if (name == "oracle") return BackendKind::kOracle;
+  if (name == "cpu") return BackendKind::kCpu;
+  if (name == "cuda" || name == "metal") fail(ErrorCode::kUsage, "this build of gem has no {} backend (it has cpu and oracle)", name);
+  fail(ErrorCode::kUsage, "unknown backend {:?} (known: cpu, oracle)", name);
+}
+
+std::unique_ptr<Backend> make_backend(BackendKind kind, const Model& model, unsigned threads) {
+  if (kind == BackendKind::kOracle) return make_oracle_backend(model.geometry(), model.weights());
+  return make_cpu_backend(model.geometry(), model.weights(), threads);
+}
+
+std::map<std::string, StorageCount> count_storage(const Checkpoint& checkpoint) {
+  std::map<std::string, StorageCount> counts;
+  for (const TensorView& tensor : checkpoint.tensors()) {
+    StorageCount& count = counts[std::string(storage_info(tensor.type).name)];
+    ++count.tensors;
+    count.bytes += tensor.bytes.size();
+  }
+  return counts;
+}
+
+MemoryPlan plan_memory(const Model& model, const Backend& backend, const MemoryOptions& options) {
+  const Geometry& g = model.geometry();
+  MemoryPlan plan;
+  plan.context = options.context;
+  plan.streams = options.streams;
+  plan.round_rows = std::max(options.chunk, options.streams);
+  for (const TensorView& tensor : model.checkpoint().tensors()) plan.weights += tensor.bytes.size();
+  plan.kv_stream = KvPlan::make(g, options.context, options.chunk).bytes(backend.kv_element_bytes());
+  plan.scratch = backend.scratch_bytes(plan.round_rows, options.streams);
+  // Measured: a vocabulary of 262,144 pieces and its merges take about 60 MB, the program itself 10 MB.
+  plan.tables = 10'000'000 + std::uint64_t{g.vocab} * 230;
+  return plan;
+}
+
+}  // namespace gem

@@ -1,0 +1,65 @@
+// An admitted model: checkpoint, profile and bound weights, and the memory that running it takes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "backend/backend.h"
+#include "formats/checkpoint.h"
+#include "model/profile.h"
+
+namespace gem {
+
+class Model {
+ public:
+  // Opens, admits and binds. Error(kBadFile) or Error(kRefused); an assistant is refused here, by name.
+  static std::unique_ptr<Model> load(const std::string& path, const AdmissionOptions& options = {});
+
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+  const Profile& profile() const { return profile_; }
+  const Geometry& geometry() const { return profile_.geometry; }
+  const Weights& weights() const { return weights_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  Model() = default;
+  std::string path_;
+  Checkpoint checkpoint_;
+  Profile profile_;
+  Weights weights_;
+};
+
+enum class BackendKind : std::uint8_t { kOracle, kCpu };
+// Error(kUsage) for a name that is no backend of this build.
+BackendKind parse_backend(const std::string& name);
+std::unique_ptr<Backend> make_backend(BackendKind kind, const Model& model, unsigned threads);
+
+// What a checkpoint holds, by storage type.
+struct StorageCount {
+  std::uint64_t tensors = 0;
+  std::uint64_t bytes = 0;
+};
+std::map<std::string, StorageCount> count_storage(const Checkpoint& checkpoint);
+
+// Memory, exact before it is taken.
+struct MemoryPlan {
+  std::uint32_t context = 0;
+  std::uint32_t streams = 1;
+  std::uint32_t round_rows = 0;   // most rows of one round
+  std::uint64_t weights = 0;      // mapped tensor bytes
+  std::uint64_t kv_stream = 0;    // keys and values of one stream at full context
+  std::uint64_t scratch = 0;      // activations
+  std::uint64_t tables = 0;       // tokenizer tables and what the program itself takes
+  std::uint64_t total() const { return weights + kv_stream * streams + scratch + tables; }
+};
+
+struct MemoryOptions {
+  std::uint32_t context = 0;
+  std::uint32_t streams = 1;
+  std::uint32_t chunk = 256;  // prompt rows in one round
+};
+MemoryPlan plan_memory(const Model& model, const Backend& backend, const MemoryOptions& options);
+
+}  // namespace gem

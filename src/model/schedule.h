@@ -1,0 +1,46 @@
+// The fixed schedule: one forward pass over the spans of a round. A prompt chunk, a decode step of many streams and a
+// verify window are all spans; there is one forward.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace gem {
+
+enum class Wanted : std::uint8_t { kNothing, kLast, kAll };
+
+// Rows of one stream that follow its cache's length.
+struct Span {
+  KvCache* cache = nullptr;
+  std::span<const std::int32_t> tokens;  // < 0: a row of `embeddings`
+  std::span<const float> embeddings;     // [rows with token < 0, hidden], already scaled
+  Wanted logits = Wanted::kNothing;
+  Wanted hidden = Wanted::kNothing;  // rows after the final norm, as drafters read them
+};
+
+// Where a span's results are in the backend: logits rows first_logits .. , final rows first_final .. .
+struct SpanResult {
+  std::uint32_t first_logits = 0;
+  std::uint32_t logits = 0;
+  std::uint32_t first_final = 0;
+  std::uint32_t finals = 0;
+};
+
+enum class Stage : std::uint8_t {
+  kEmbed, kAttnInput, kQkPrep, kAttention, kAttnOutput, kFfnInput, kFfnOutput, kFinalNorm, kHead
+};
+const char* stage_name(Stage stage);
+
+// Called before and after each stage (`layer` is 0 outside the layers); for profiling and stage tests.
+using StageObserver = std::function<void(Stage stage, std::uint32_t layer, bool after)>;
+
+// Runs one round and advances the caches by their spans' rows. Error(kFailed) when a span does not fit its
+// cache; nothing is changed then.
+std::vector<SpanResult> run_round(Backend& backend, std::size_t layers, std::span<const Span> spans,
+                                  const StageObserver& observer = {});
+
+}  // namespace gem

@@ -5,12 +5,12 @@
 namespace gem::cpu {
 namespace {
 
-enum class Form { kNibbles, kBytes, kFloats };
+enum class OperandForm { kNibbles, kBytes, kFloats };
 
-Form form_of(StorageType type) {
-  if (type == StorageType::kQ4_0) return Form::kNibbles;
-  if (type == StorageType::kQ8_0) return Form::kBytes;
-  return Form::kFloats;
+OperandForm form_of(StorageType type) {
+  if (type == StorageType::kQ4_0) return OperandForm::kNibbles;
+  if (type == StorageType::kQ8_0) return OperandForm::kBytes;
+  return OperandForm::kFloats;
 }
 
 // Weight rows a thread takes at a time: at 3,840 columns of Q4_0 these are 35 KB, which stay in its L2 cache while the
@@ -22,12 +22,12 @@ void multiply_piece(const Operand& x, const Product& product, std::size_t begin,
   const Matrix& m = *product.matrix;
   const std::size_t cols = m.cols;
   const std::size_t pairs = activation_pairs(cols);
-  const Form form = form_of(m.type);
+  const OperandForm form = form_of(m.type);
   float tile[kRowTile];
   const auto store = [&](std::size_t first, unsigned rows, std::size_t n) {
     for (unsigned r = 0; r < rows; ++r) product.out[(first + r) * m.rows + n] = tile[r];
   };
-  if (form == Form::kFloats) {
+  if (form == OperandForm::kFloats) {
     thread_local std::vector<float> line;
     for (std::size_t n = begin; n < end; ++n) {
       const float* w = reinterpret_cast<const float*>(m.row(n));
@@ -44,8 +44,8 @@ void multiply_piece(const Operand& x, const Product& product, std::size_t begin,
     }
     return;
   }
-  const ActivationPair* const a = x.pairs(form == Form::kNibbles ? PairOrder::kNibbles : PairOrder::kBytes);
-  const auto dot = form == Form::kNibbles ? k.dot_q4_0 : k.dot_q8_0;
+  const ActivationPair* const a = x.pairs(form == OperandForm::kNibbles ? PairOrder::kNibbles : PairOrder::kBytes);
+  const auto dot = form == OperandForm::kNibbles ? k.dot_q4_0 : k.dot_q8_0;
   for (std::size_t r = 0; r < x.rows(); r += kRowTile) {
     const auto rows = static_cast<unsigned>(std::min<std::size_t>(kRowTile, x.rows() - r));
     for (std::size_t n = begin; n < end; ++n) {
@@ -67,8 +67,8 @@ void Operand::assign(const float* x, std::size_t rows, std::size_t cols) {
 void Operand::prepare(std::span<const Matrix* const> matrices, const Kernels& kernels, ThreadPool& pool) {
   for (const Matrix* matrix : matrices) {
     const auto needed = form_of(matrix->type);
-    if (needed == gem::cpu::Form::kFloats) continue;
-    const PairOrder order = needed == gem::cpu::Form::kNibbles ? PairOrder::kNibbles : PairOrder::kBytes;
+    if (needed == OperandForm::kFloats) continue;
+    const PairOrder order = needed == OperandForm::kNibbles ? PairOrder::kNibbles : PairOrder::kBytes;
     Form& form = forms_[static_cast<std::size_t>(order)];
     if (form.ready) continue;
     const std::size_t pairs = activation_pairs(cols_);

@@ -1,0 +1,148 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+
+namespace gem {
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+Stream::Stream(GenerationRequest request, StreamSink& sink, std::unique_ptr<KvCache> cache)
+    : cache_(std::move(cache)),
+      sink_(&sink),
+      request_(std::move(request)),
+      sampler_(request_.sampling, request_.suppressed),
+      tokens_(request_.prompt) {
+  sampler_.see_prompt(request_.prompt);
+}
+
+KeptState Stream::take_state() {
+  KeptState state;
+  if (cache_ == nullptr) return state;
+  state.tokens.assign(tokens_.begin(), tokens_.begin() + cache_->length());
+  state.cache = std::move(cache_);
+  return state;
+}
+
+Engine::Engine(const Model& model, Backend& backend, EngineOptions options)
+    : model_(model), backend_(backend), options_(options) {
+  if (options_.context == 0 || options_.chunk == 0 || options_.max_streams == 0) {
+    fail(ErrorCode::kUsage, "context, chunk and the number of streams must be at least 1");
+  }
+}
+
+std::shared_ptr<Stream> Engine::open(GenerationRequest request, StreamSink& sink, KeptState state) {
+  const auto prompt_tokens = static_cast<std::uint64_t>(request.prompt.size());
+  if (prompt_tokens == 0) fail(ErrorCode::kUsage, "the prompt is empty");
+  if (prompt_tokens >= options_.context) {
+    fail(ErrorCode::kTooLarge, "the prompt has {} tokens, the context holds {} including the reply", prompt_tokens, options_.context);
+  }
+  if (streams_.size() >= options_.max_streams) fail(ErrorCode::kTooLarge, "all {} streams are in use", options_.max_streams);
+  request.sampling.validate(model_.geometry().vocab);
+  for (const std::int32_t token : request.prompt) {
+    if (token < 0 || static_cast<std::uint32_t>(token) >= model_.geometry().vocab) {
+      fail(ErrorCode::kUsage, "the prompt holds token {}, expected 0 to {}", token, model_.geometry().vocab - 1);
+    }
+  }
+  const KvPlan plan = KvPlan::make(model_.geometry(), options_.context, options_.chunk);
+  std::unique_ptr<KvCache> cache;
+  if (state.cache != nullptr && state.cache->plan().context == plan.context && state.cache->plan().max_span == plan.max_span) {
+    // The last prompt token is evaluated in any case: its logits are wanted.
+    const std::size_t most = std::min(state.tokens.size(), request.prompt.size() - 1);
+    const auto differ = std::mismatch(state.tokens.begin(), state.tokens.begin() + static_cast<std::ptrdiff_t>(most), request.prompt.begin());
+    const auto common = static_cast<std::uint32_t>(differ.first - state.tokens.begin());
+    state.cache->roll_back_to(state.cache->can_roll_back_to(common) ? common : 0);
+    cache = std::move(state.cache);
+  } else {
+    cache = backend_.new_cache(plan);
+  }
+  std::shared_ptr<Stream> stream(new Stream(std::move(request), sink, std::move(cache)));
+  stream->times_.reused = stream->cache_->length();
+  streams_.push_back(stream);
+  return stream;
+}
+
+void Engine::finish(Stream& stream, FinishReason reason) {
+  if (stream.finished_) return;
+  stream.finished_ = true;
+  stream.sink_->on_finish(reason);
+}
+
+void Engine::sample(Stream& stream, std::span<const float> logits) {
+  const std::optional<std::int32_t> token = stream.sampler_.draw(logits, stream.tokens_.size());
+  if (!token) return finish(stream, FinishReason::kFailed);
+  stream.tokens_.push_back(*token);
+  stream.sampler_.see_reply(*token);
+  ++stream.generated_;
+  ++stream.times_.reply_tokens;
+  const bool go_on = stream.sink_->on_token(*token);
+  const std::vector<std::int32_t>& ends = stream.request_.end_tokens;
+  if (!go_on || std::find(ends.begin(), ends.end(), *token) != ends.end()) {
+    finish(stream, FinishReason::kStop);
+  } else if (stream.request_.max_tokens != 0 && stream.generated_ >= stream.request_.max_tokens) {
+    finish(stream, FinishReason::kLength);
+  } else if (stream.tokens_.size() >= options_.context) {
+    finish(stream, FinishReason::kContext);
+  }
+}
+
+bool Engine::step() {
+  for (const auto& stream : streams_) {
+    if (stream->cancelled_) finish(*stream, FinishReason::kCancelled);
+  }
+  std::erase_if(streams_, [](const auto& s) { return s->finished_; });
+  if (streams_.empty()) return false;
+
+  // Decoding streams first, a row each; then prompts, oldest first, share the chunk's rows.
+  std::vector<Span> spans;
+  std::vector<Stream*> served;
+  std::vector<bool> decoding;
+  const auto add = [&](Stream& stream, std::uint32_t rows, Wanted logits, bool decode) {
+    spans.push_back({stream.cache_.get(), std::span(stream.tokens_).subspan(stream.cache_->length(), rows), {}, logits, Wanted::kNothing});
+    served.push_back(&stream);
+    decoding.push_back(decode);
+  };
+  for (const auto& stream : streams_) {
+    if (stream->generated_ > 0) add(*stream, 1, Wanted::kLast, true);
+  }
+  std::uint32_t room = options_.chunk;
+  for (const auto& stream : streams_) {
+    if (stream->generated_ > 0 || room == 0) continue;
+    const auto left = static_cast<std::uint32_t>(stream->tokens_.size()) - stream->cache_->length();
+    const std::uint32_t rows = std::min(left, room);
+    add(*stream, rows, rows == left ? Wanted::kLast : Wanted::kNothing, false);
+    room -= rows;
+  }
+
+  const double start = now();
+  const std::vector<SpanResult> results = run_round(backend_, model_.geometry().layers.size(), spans);
+  const double seconds = now() - start;
+  for (std::size_t i = 0; i < served.size(); ++i) {
+    Stream& stream = *served[i];
+    const auto rows = static_cast<std::uint32_t>(spans[i].tokens.size());
+    if (decoding[i]) {
+      stream.times_.decode_seconds += seconds;
+    } else {
+      stream.times_.prompt_seconds += seconds;
+      stream.times_.prompt_tokens += rows;
+      stream.sink_->on_prompt(stream.cache_->length(), static_cast<std::uint32_t>(stream.request_.prompt.size()));
+    }
+    if (results[i].logits > 0) sample(stream, backend_.logits(results[i].first_logits));
+  }
+  std::erase_if(streams_, [](const auto& s) { return s->finished_; });
+  return !streams_.empty();
+}
+
+void Engine::run(const Stream& stream) {
+  while (!stream.finished_ && step()) {
+  }
+}
+
+}  // namespace gem

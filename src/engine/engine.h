@@ -1,0 +1,116 @@
+// The engine: streams, and the rounds that serve them.
+//
+// Each step runs one round: a row of every stream that is decoding, and chunks of the prompts still being read, up to
+// a budget of rows. A token is handed to its sink as soon as it is drawn, before it is evaluated. By the laws of
+// row independence and keyed sampling, a stream's tokens are the same alone and beside others, and however its
+// prompt was cut.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/sampler.h"
+#include "model/model.h"
+#include "model/schedule.h"
+
+namespace gem {
+
+enum class FinishReason : std::uint8_t {
+  kStop,       // an end-of-generation token, or the sink asked to stop
+  kLength,     // max_tokens reached
+  kContext,    // the context is full
+  kCancelled,  // cancel() was called
+  kFailed,     // the logits were not usable
+};
+
+struct EngineOptions {
+  std::uint32_t context = 4096;  // positions of one stream
+  std::uint32_t chunk = 256;     // prompt rows in one round
+  std::uint32_t max_streams = 1;
+};
+
+// Told what happens to a stream, from within Engine::step. Must not throw.
+class StreamSink {
+ public:
+  virtual ~StreamSink() = default;
+  virtual void on_prompt(std::uint32_t done, std::uint32_t total) = 0;
+  // A drawn token, end tokens included. False ends the stream (kStop).
+  virtual bool on_token(std::int32_t token) = 0;
+  virtual void on_finish(FinishReason reason) = 0;
+};
+
+struct GenerationRequest {
+  std::vector<std::int32_t> prompt;
+  SamplingParams sampling;
+  std::uint32_t max_tokens = 0;                // 0: until the context is full
+  std::vector<std::int32_t> end_tokens;        // end of generation
+  std::vector<std::int32_t> suppressed;        // never drawn
+};
+
+// A cache and the tokens whose keys and values it holds: what a later prompt may resume.
+struct KeptState {
+  std::unique_ptr<KvCache> cache;
+  std::vector<std::int32_t> tokens;
+};
+
+struct StreamTimes {
+  std::uint32_t reused = 0;         // prompt tokens resumed from a kept state
+  std::uint32_t prompt_tokens = 0;  // prompt tokens evaluated
+  std::uint32_t reply_tokens = 0;
+  double prompt_seconds = 0;
+  double decode_seconds = 0;  // from the first drawn token on
+};
+
+class Stream {
+ public:
+  bool finished() const { return finished_; }
+  void cancel() { cancelled_ = true; }  // takes effect at the next step
+  const StreamTimes& times() const { return times_; }
+  const std::vector<std::int32_t>& tokens() const { return tokens_; }  // prompt and reply
+  // The state after a finished stream, for Engine::open. Empty when it was taken before.
+  KeptState take_state();
+
+ private:
+  friend class Engine;
+  Stream(GenerationRequest request, StreamSink& sink, std::unique_ptr<KvCache> cache);
+  std::unique_ptr<KvCache> cache_;
+  StreamSink* sink_;
+  GenerationRequest request_;
+  Sampler sampler_;
+  std::vector<std::int32_t> tokens_;
+  std::uint32_t generated_ = 0;
+  StreamTimes times_;
+  bool finished_ = false;
+  bool cancelled_ = false;
+};
+
+class Engine {
+ public:
+  // Model and backend must outlive the engine.
+  Engine(const Model& model, Backend& backend, EngineOptions options);
+
+  // Starts a stream. `state` (optional) is resumed as far as its tokens agree with the prompt.
+  // Error(kTooLarge) when the prompt does not fit the context, or when max_streams are open; Error(kUsage) for bad
+  // parameters. The sink must live until the stream has finished.
+  std::shared_ptr<Stream> open(GenerationRequest request, StreamSink& sink, KeptState state = {});
+
+  // One round. False when no stream is left to serve.
+  bool step();
+  // Steps until `stream` has finished.
+  void run(const Stream& stream);
+
+  const EngineOptions& options() const { return options_; }
+
+ private:
+  void finish(Stream& stream, FinishReason reason);
+  void sample(Stream& stream, std::span<const float> logits);
+
+  const Model& model_;
+  Backend& backend_;
+  EngineOptions options_;
+  std::vector<std::shared_ptr<Stream>> streams_;  // open ones, oldest first
+};
+
+}  // namespace gem

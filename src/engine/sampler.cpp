@@ -1,0 +1,158 @@
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+
+namespace gem {
+namespace {
+
+constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+
+// The finaliser of splitmix64: every input bit reaches every output bit.
+std::uint64_t mix(std::uint64_t x) {
+  x ^= x >> 30;
+  x *= 0xbf58476d1ce4e5b9u;
+  x ^= x >> 27;
+  x *= 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+void check(bool good, const char* field, double value, const char* expected) {
+  if (!good) fail(ErrorCode::kUsage, "{} is {}, expected {}", field, value, expected);
+}
+
+}  // namespace
+
+void SamplingParams::validate(std::uint32_t vocab) const {
+  const auto between = [](double x, double low, double high) { return x >= low && x <= high; };
+  check(between(temperature, 0, 100), "temperature", temperature, "0 to 100");
+  check(between(top_p, 0, 1), "top_p", top_p, "0 to 1");
+  check(between(min_p, 0, 1), "min_p", min_p, "0 to 1");
+  check(between(repetition_penalty, 0.01, 100), "repetition_penalty", repetition_penalty, "0.01 to 100");
+  check(between(presence_penalty, -100, 100), "presence_penalty", presence_penalty, "-100 to 100");
+  check(between(frequency_penalty, -100, 100), "frequency_penalty", frequency_penalty, "-100 to 100");
+  for (const auto& [token, bias] : logit_bias) {
+    if (token < 0 || static_cast<std::uint32_t>(token) >= vocab) {
+      fail(ErrorCode::kUsage, "logit_bias names token {}, expected 0 to {}", token, vocab - 1);
+    }
+    if (std::isnan(bias)) fail(ErrorCode::kUsage, "logit_bias of token {} is not a number", token);
+  }
+}
+
+double gumbel(std::uint64_t seed, std::uint64_t position, std::int32_t token) {
+  constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio, odd
+  std::uint64_t h = mix(seed + kGolden);
+  h = mix(h ^ (position * kGolden + 1));
+  h = mix(h ^ (static_cast<std::uint64_t>(static_cast<std::uint32_t>(token)) * kGolden + 2));
+  // 53 bits in the middle of their cells: never 0 or 1, so both logarithms are finite.
+  const double uniform = (static_cast<double>(h >> 11) + 0.5) * 0x1p-53;
+  return -std::log(-std::log(uniform));
+}
+
+Sampler::Sampler(SamplingParams params, std::span<const std::int32_t> suppressed)
+    : params_(std::move(params)), suppressed_(suppressed.begin(), suppressed.end()) {}
+
+void Sampler::see_prompt(std::span<const std::int32_t> tokens) {
+  if (params_.repetition_penalty == 1.0) return;
+  for (const std::int32_t token : tokens) ++seen_[token].prompt;
+}
+
+void Sampler::see_reply(std::int32_t token) { ++seen_[token].reply; }
+
+// Copies the logits with bias and penalties applied. False when one of them is NaN.
+bool Sampler::adjust(std::span<const float> logits) {
+  adjusted_.assign(logits.begin(), logits.end());
+  bool nan = false;
+  for (const float x : logits) nan |= x != x;
+  if (nan) return false;
+  const auto inside = [&](std::int32_t t) { return t >= 0 && static_cast<std::size_t>(t) < adjusted_.size(); };
+  for (const auto& [token, bias] : params_.logit_bias) {
+    if (inside(token)) adjusted_[static_cast<std::size_t>(token)] += bias;
+  }
+  const auto repetition = static_cast<float>(params_.repetition_penalty);
+  const auto presence = static_cast<float>(params_.presence_penalty);
+  const auto frequency = static_cast<float>(params_.frequency_penalty);
+  if (repetition != 1.0f || presence != 0.0f || frequency != 0.0f) {
+    for (const auto& [token, seen] : seen_) {
+      if (!inside(token)) continue;
+      float& x = adjusted_[static_cast<std::size_t>(token)];
+      x = x > 0 ? x / repetition : x * repetition;
+      if (seen.reply > 0) x -= presence + frequency * static_cast<float>(seen.reply);
+    }
+  }
+  for (const std::int32_t token : suppressed_) {
+    if (inside(token)) adjusted_[static_cast<std::size_t>(token)] = kForbidden;
+  }
+  return true;
+}
+
+// The lowest id among equals.
+std::optional<std::int32_t> Sampler::argmax() const {
+  const auto best = std::max_element(adjusted_.begin(), adjusted_.end());
+  if (best == adjusted_.end() || *best == kForbidden) return std::nullopt;
+  return static_cast<std::int32_t>(best - adjusted_.begin());
+}
+
+// The k best as candidates, best first, the lower id first among equals.
+void Sampler::keep_top_k() {
+  const auto better = [](const Candidate& a, const Candidate& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+  };
+  candidates_.clear();
+  const std::size_t k = params_.top_k == 0 ? adjusted_.size() : std::min<std::size_t>(params_.top_k, adjusted_.size());
+  for (std::size_t i = 0; i < adjusted_.size(); ++i) {
+    if (adjusted_[i] == kForbidden) continue;
+    const Candidate c{adjusted_[i], static_cast<std::int32_t>(i)};
+    if (candidates_.size() < k) {
+      candidates_.push_back(c);
+      if (candidates_.size() == k && k < adjusted_.size()) std::make_heap(candidates_.begin(), candidates_.end(), better);
+    } else if (better(c, candidates_.front())) {  // the heap's front is the worst kept
+      std::pop_heap(candidates_.begin(), candidates_.end(), better);
+      candidates_.back() = c;
+      std::push_heap(candidates_.begin(), candidates_.end(), better);
+    }
+  }
+  std::sort(candidates_.begin(), candidates_.end(), better);
+}
+
+// Top-p over the kept candidates' renormalised probabilities, then min-p. The best one always stays.
+void Sampler::keep_probable() {
+  if (params_.top_p >= 1.0 && params_.min_p <= 0.0) return;
+  const double t = params_.temperature;
+  const double peak = static_cast<double>(candidates_.front().logit);
+  std::vector<double> p;
+  double sum = 0;
+  for (const Candidate& c : candidates_) {
+    p.push_back(std::exp((static_cast<double>(c.logit) - peak) / t));
+    sum += p.back();
+  }
+  std::size_t keep = 0;
+  double reached = 0;  // a token stays while those before it do not reach top_p
+  while (keep < p.size() && (keep == 0 || (reached < params_.top_p * sum && p[keep] >= params_.min_p))) {
+    reached += p[keep++];
+  }
+  candidates_.resize(keep);
+}
+
+std::optional<std::int32_t> Sampler::draw(std::span<const float> logits, std::uint64_t position) {
+  if (!adjust(logits)) return std::nullopt;
+  if (params_.temperature == 0.0) return argmax();
+  keep_top_k();
+  if (candidates_.empty()) return std::nullopt;
+  keep_probable();
+  std::int32_t chosen = candidates_.front().token;
+  double best = -std::numeric_limits<double>::infinity();
+  for (const Candidate& c : candidates_) {
+    const double score = static_cast<double>(c.logit) / params_.temperature + gumbel(params_.seed, position, c.token);
+    if (score > best) {
+      best = score;
+      chosen = c.token;
+    }
+  }
+  return chosen;
+}
+
+}  // namespace gem

@@ -1,0 +1,256 @@
+#include "model/stage_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <random>
+
+#include "backend/oracle/oracle.h"
+#include "base/numbers.h"
+
+namespace gem {
+namespace {
+
+constexpr std::uint32_t kRowCounts[] = {1, 2, 7, 16};
+
+struct Border {
+  Activation activation;
+  bool input;
+};
+
+// What a stage reads and writes.
+std::vector<Activation> inputs_of(Stage stage) {
+  switch (stage) {
+    case Stage::kEmbed: return {};
+    case Stage::kQkPrep: return {Activation::kQuery, Activation::kKey, Activation::kValue};
+    case Stage::kAttention: return {Activation::kQuery};
+    case Stage::kAttnOutput: return {Activation::kAttention, Activation::kResidual};
+    case Stage::kFfnOutput: return {Activation::kFfn, Activation::kResidual};
+    case Stage::kAttnInput:
+    case Stage::kFfnInput:
+    case Stage::kFinalNorm: return {Activation::kResidual};
+    case Stage::kHead: return {Activation::kFinal};
+  }
+  return {};
+}
+
+std::vector<Activation> outputs_of(Stage stage) {
+  switch (stage) {
+    case Stage::kAttnInput: return {Activation::kQuery, Activation::kKey, Activation::kValue};
+    case Stage::kQkPrep: return {Activation::kQuery};  // and the cache rows
+    case Stage::kAttention: return {Activation::kAttention};
+    case Stage::kFfnInput: return {Activation::kFfn};
+    case Stage::kFinalNorm: return {Activation::kFinal};
+    case Stage::kHead: return {Activation::kLogits};
+    case Stage::kEmbed:
+    case Stage::kAttnOutput:
+    case Stage::kFfnOutput: return {Activation::kResidual};
+  }
+  return {};
+}
+
+// Largest difference within a row over the root mean square of the reference row; NaN wins.
+double row_error(const std::vector<float>& found, const std::vector<float>& expected, std::size_t rows) {
+  if (found.size() != expected.size() || rows == 0) return INFINITY;
+  const std::size_t width = expected.size() / rows;
+  double worst = 0;
+  for (std::size_t r = 0; r < rows; ++r) {
+    double largest = 0;
+    double squares = 0;
+    for (std::size_t i = r * width; i < (r + 1) * width; ++i) {
+      const double difference = std::fabs(double{found[i]} - double{expected[i]});
+      if (!(difference <= largest)) largest = difference;
+      squares += double{expected[i]} * double{expected[i]};
+    }
+    const double error = largest / std::max(1e-30, std::sqrt(squares / static_cast<double>(width)));
+    if (!(error <= worst)) worst = error;
+  }
+  return worst;
+}
+
+void run_stage(Backend& b, Stage stage, std::uint32_t layer) {
+  switch (stage) {
+    case Stage::kEmbed: return b.embed();
+    case Stage::kAttnInput: return b.attn_input(layer);
+    case Stage::kQkPrep: return b.qk_prep(layer);
+    case Stage::kAttention: return b.attention(layer);
+    case Stage::kAttnOutput: return b.attn_output(layer);
+    case Stage::kFfnInput: return b.ffn_input(layer);
+    case Stage::kFfnOutput: return b.ffn_output(layer);
+    case Stage::kFinalNorm: return b.final_norm();
+    case Stage::kHead: return b.head();
+  }
+}
+
+// Two backends walking the same rounds, the second from the first's inputs at every stage.
+class Walk {
+ public:
+  Walk(const Geometry& geometry, Backend& oracle, Backend& tested, std::uint64_t seed)
+      : g_(geometry), oracle_(oracle), tested_(tested), random_(seed) {
+    prefix_ = geometry.window + geometry.window / 2 + 5;
+    const KvPlan plan = KvPlan::make(geometry, prefix_ + 64, 32);
+    oracle_cache_ = oracle.new_cache(plan);
+    tested_cache_ = tested.new_cache(plan);
+    for (std::uint32_t at = 0; at < prefix_;) {
+      const std::uint32_t rows = std::min(32u, prefix_ - at);
+      round(rows, false);
+      at += rows;
+    }
+  }
+
+  // Worst error of each stage over the layers in a round of `rows` rows; the caches stay as they were.
+  std::map<Stage, double> measure(std::uint32_t rows) {
+    worst_.clear();
+    const std::uint32_t length = oracle_cache_->length();
+    round(rows, true);
+    oracle_cache_->roll_back_to(length);
+    tested_cache_->roll_back_to(length);
+    return worst_;
+  }
+
+ private:
+  void round(std::uint32_t rows, bool measured) {
+    std::vector<std::int32_t> tokens;
+    for (std::uint32_t i = 0; i < rows; ++i) tokens.push_back(static_cast<std::int32_t>(random_() % g_.vocab));
+    const RowSpan o[] = {{oracle_cache_.get(), oracle_cache_->length(), rows}};
+    const RowSpan t[] = {{tested_cache_.get(), tested_cache_->length(), rows}};
+    std::vector<std::uint32_t> last;
+    if (measured) last.push_back(rows - 1);
+    const std::uint32_t logit[] = {0};
+    const std::span<const std::uint32_t> logit_rows = measured ? std::span<const std::uint32_t>(logit) : std::span<const std::uint32_t>();
+    oracle_.begin({o, tokens, {}, last, logit_rows});
+    tested_.begin({t, tokens, {}, last, logit_rows});
+    stage(Stage::kEmbed, 0, rows, measured);
+    for (std::uint32_t l = 0; l < g_.layers.size(); ++l) {
+      for (const Stage s : {Stage::kAttnInput, Stage::kQkPrep, Stage::kAttention, Stage::kAttnOutput, Stage::kFfnInput, Stage::kFfnOutput}) {
+        stage(s, l, rows, measured);
+      }
+    }
+    if (measured) {
+      stage(Stage::kFinalNorm, 0, 1, true);
+      stage(Stage::kHead, 0, 1, true);
+    }
+    oracle_cache_->advance(rows);
+    tested_cache_->advance(rows);
+  }
+
+  void stage(Stage s, std::uint32_t layer, std::uint32_t rows, bool measured) {
+    for (const Activation a : inputs_of(s)) {
+      const std::vector<float> values = oracle_.read(a);
+      oracle_.write(a, values);  // both start from the same f32 values
+      tested_.write(a, values);
+    }
+    run_stage(oracle_, s, layer);
+    run_stage(tested_, s, layer);
+    if (!measured) return;
+    double& worst = worst_[s];
+    const auto note = [&](double error) {
+      if (!(error <= worst)) worst = error;
+    };
+    for (const Activation a : outputs_of(s)) note(row_error(tested_.read(a), oracle_.read(a), rows));
+    if (s != Stage::kQkPrep) return;
+    for (std::uint32_t i = 0; i < rows; ++i) {
+      const std::uint32_t position = oracle_cache_->length() + i;
+      note(row_error(tested_cache_->read_key(layer, position), oracle_cache_->read_key(layer, position), 1));
+      note(row_error(tested_cache_->read_value(layer, position), oracle_cache_->read_value(layer, position), 1));
+    }
+  }
+
+  const Geometry& g_;
+  Backend& oracle_;
+  Backend& tested_;
+  std::mt19937_64 random_;
+  std::uint32_t prefix_ = 0;
+  std::unique_ptr<KvCache> oracle_cache_, tested_cache_;
+  std::map<Stage, double> worst_;
+};
+
+struct Fault {
+  const char* name;
+  Stage stage;
+  std::function<void(Geometry&, Weights&, std::vector<std::byte>& storage)> plant;
+};
+
+// Doubles the scale of the first block (or value) of a matrix, in a copy.
+void damage(Matrix& matrix, std::vector<std::byte>& storage) {
+  storage.assign(matrix.data, matrix.data + matrix.bytes());
+  std::vector<float> row(matrix.cols);
+  dequantize(matrix.type, storage.data(), row.data(), matrix.cols);
+  const StorageInfo& info = storage_info(matrix.type);
+  if (matrix.type == StorageType::kF32) {
+    float* values = reinterpret_cast<float*>(storage.data());
+    for (std::size_t i = 0; i < 32 && i < matrix.cols; ++i) values[i] *= 2;
+  } else if (can_quantize(matrix.type)) {
+    for (std::size_t i = 0; i < 32 && i < matrix.cols; ++i) row[i] *= 2;
+    quantize(matrix.type, row.data(), storage.data(), matrix.cols);
+  } else {
+    storage[info.block_bytes / 2] ^= std::byte{0xff};
+  }
+  matrix.data = storage.data();
+}
+
+std::vector<Fault> faults() {
+  using G = Geometry&;
+  using W = Weights&;
+  using S = std::vector<std::byte>&;
+  return {
+      {"embedding multiplier rounded to bf16", Stage::kEmbed, [](G g, W, S) { g.embedding_multiplier = bf16_to_f32(f32_to_bf16(g.embedding_multiplier)) * (1 + 0x1p-9f); }},
+      {"one block of the query matrix scaled wrongly", Stage::kAttnInput, [](G, W w, S s) { damage(w.layers[0].q, s); }},
+      {"norm weight taken as 1 + w", Stage::kAttnInput, [](G, W w, S) { for (float& x : w.layers[0].attn_norm) x += 1; }},
+      {"RoPE base of sliding layers 10 % off", Stage::kQkPrep, [](G g, W, S) { g.rope_base_sliding *= 1.1; }},
+      {"all pairs of full layers rotated", Stage::kQkPrep, [](G, W w, S) { w.rope_divisors.assign(w.rope_divisors.size(), 1.0f); }},
+      {"window one key too long", Stage::kAttention, [](G g, W, S) { ++g.window; }},
+      {"window one key too short", Stage::kAttention, [](G g, W, S) { --g.window; }},
+      {"post-attention norm left out", Stage::kAttnOutput, [](G, W w, S) { w.layers[0].post_attention_norm.assign(w.layers[0].post_attention_norm.size(), 1.0f); }},
+      {"gate and up exchanged", Stage::kFfnInput, [](G, W w, S) { std::swap(w.layers[0].gate, w.layers[0].up); }},
+      {"layer scalar left out", Stage::kFfnOutput, [](G, W w, S) { w.layers[0].output_scale = w.layers[0].output_scale == 1.0f ? 0.5f : 1.0f; }},
+      {"final norm weight left out", Stage::kFinalNorm, [](G, W w, S) { for (float& x : w.output_norm) x = x == 1.0f ? 2.0f : 1.0f; }},
+      {"soft cap 1 % off", Stage::kHead, [](G g, W, S) { g.softcap = g.softcap > 0 ? g.softcap * 1.01f : 30.0f; }},
+  };
+}
+
+}  // namespace
+
+bool CheckReport::passed() const {
+  return std::all_of(stages.begin(), stages.end(), [](const StageResult& s) { return s.passed(); }) &&
+         std::all_of(controls.begin(), controls.end(), [](const ControlResult& c) { return c.red(); });
+}
+
+double stage_bound(Stage stage) {
+  switch (stage) {
+    case Stage::kEmbed: return 1e-6;       // two roundings to f32 an element
+    case Stage::kQkPrep: return 2e-5;      // f32 norm and rotation
+    case Stage::kFinalNorm: return 2e-6;
+    case Stage::kAttention: return 2e-4;   // f32 scores: a score of s moves its probability by s * 2^-24 * sqrt(d)
+    case Stage::kAttnInput:
+    case Stage::kAttnOutput:
+    case Stage::kFfnInput:
+    case Stage::kFfnOutput:
+    case Stage::kHead: return 1e-3;        // activations rounded to 2^-16 of their block's peak, and f32 sums
+  }
+  return 0;
+}
+
+CheckReport check_stages(const Geometry& geometry, const Weights& weights, const BackendMaker& make, std::uint64_t seed) {
+  CheckReport report;
+  const std::unique_ptr<Backend> oracle = make_oracle_backend(geometry, weights);
+  {
+    const std::unique_ptr<Backend> tested = make(geometry, weights);
+    Walk walk(geometry, *oracle, *tested, seed);
+    for (const std::uint32_t rows : kRowCounts) {
+      for (const auto& [stage, worst] : walk.measure(rows)) report.stages.push_back({stage, rows, worst, stage_bound(stage)});
+    }
+  }
+  for (const Fault& fault : faults()) {
+    Geometry g = geometry;
+    Weights w = weights;
+    std::vector<std::byte> storage;
+    fault.plant(g, w, storage);
+    const std::unique_ptr<Backend> tested = make(g, w);
+    Walk walk(geometry, *oracle, *tested, seed);
+    report.controls.push_back({fault.name, fault.stage, walk.measure(2)[fault.stage], stage_bound(fault.stage)});
+  }
+  return report;
+}
+
+}  // namespace gem

@@ -1,0 +1,48 @@
+// The contract of a backend: every stage lies within a stated bound of the oracle, and planted faults are found.
+//
+// A prefix longer than the window fills the caches of both backends; then rounds of 1, 2, 7 and 16 rows run stage by
+// stage, each from the oracle's own inputs (rounded to f32), so that an error shows in the stage that makes it.
+// The measure is the largest difference in a row over the root mean square of the oracle's row.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "model/schedule.h"
+
+namespace gem {
+
+using BackendMaker = std::function<std::unique_ptr<Backend>(const Geometry&, const Weights&)>;
+
+struct StageResult {
+  Stage stage;
+  std::uint32_t rows;
+  double worst;  // largest measure over the layers
+  double bound;
+  bool passed() const { return worst <= bound; }  // false for NaN
+};
+
+struct ControlResult {
+  std::string fault;
+  Stage stage;  // the stage that must exceed its bound
+  double worst;
+  double bound;
+  bool red() const { return !(worst <= bound); }
+};
+
+struct CheckReport {
+  std::vector<StageResult> stages;
+  std::vector<ControlResult> controls;
+  bool passed() const;
+};
+
+// How far a stage may be from the oracle, and why (docs/architecture.md, "Bounds").
+double stage_bound(Stage stage);
+
+// `layers_checked` limits the work on large models: the first layers, and the last of each kind.
+CheckReport check_stages(const Geometry& geometry, const Weights& weights, const BackendMaker& make, std::uint64_t seed);
+
+}  // namespace gem

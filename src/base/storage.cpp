@@ -79,7 +79,7 @@ struct ScaleMin {
 // bytes 8-11 and their upper two bits on top of bytes 0-7.
 ScaleMin unpack_scale(const std::uint8_t* s, unsigned b) {
   if (b < 4) return {s[b] & 63u, s[b + 4] & 63u};
-  return {(s[b + 4] & 15u) | ((s[b - 4] >> 6) << 4),
+  return {(s[b + 4] & 15u) | (static_cast<unsigned>(s[b - 4] >> 6) << 4),
           (s[b + 4] >> 4) | (static_cast<unsigned>(s[b] >> 6) << 4)};
 }
 

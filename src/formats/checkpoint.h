@@ -1,5 +1,6 @@
-// A checkpoint: opened files giving metadata and tensor views. Nothing above formats/ knows which container it
-// was; a reader of another container fills the same keys (GGUF's: "gemma4.block_count", "tokenizer.ggml.tokens").
+// A checkpoint: opened files giving metadata and tensor views. Nothing above formats/ knows which container
+// it was; a reader of another container fills the same keys (GGUF's: "gemma4.block_count",
+// "tokenizer.ggml.tokens").
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ namespace gem {
 
 class MappedFile;
 
-// One metadata value. Integers of any width are kept as i64 (u64 above 2^63-1 as u64); strings are views into the
-// mapping and live as long as the checkpoint.
+// One metadata value. Integers of any width are kept as i64 (u64 above 2^63-1 as u64); strings are views into
+// the mapping and live as long as the checkpoint.
 using MetadataArray = std::variant<std::vector<std::int64_t>, std::vector<std::uint64_t>, std::vector<double>,
                                    std::vector<bool>, std::vector<std::string_view>>;
 using MetadataValue =
@@ -32,8 +33,8 @@ class Checkpoint {
   Checkpoint& operator=(Checkpoint&&) = default;
 
   const MetadataValue* find(std::string_view key) const;  // nullptr when absent
-  // Typed look-ups: nothing when absent; Error(kBadFile) naming the key when the value has another type or does not
-  // fit. `integer` accepts any integer width; `number` any float or integer width.
+  // Typed look-ups: nothing when absent; Error(kBadFile) naming the key when the value has another type or
+  // does not fit. `integer` accepts any integer width; `number` any float or integer width.
   std::optional<std::int64_t> integer(std::string_view key) const;
   std::optional<double> number(std::string_view key) const;
   std::optional<bool> boolean(std::string_view key) const;
@@ -55,7 +56,8 @@ class Checkpoint {
   void add_tensor(TensorView tensor);
   // Keeps the mapping alive as long as the checkpoint.
   void add_file(std::string path, std::shared_ptr<const MappedFile> file);
-  // Keeps `text` alive as long as the checkpoint and returns a view of it (for readers that must decode strings).
+  // Keeps `text` alive as long as the checkpoint and returns a view of it (for readers that must decode
+  // strings).
   std::string_view keep(std::string text);
 
  private:

@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
-#include "formats/utf8_check.h"
+#include "formats/names.h"
 
 namespace gem {
 namespace {
@@ -99,24 +99,6 @@ class Reader {
   const std::string& where_;
   std::uint64_t position_ = 0;
 };
-
-// A name from a file, made fit for one line of a message.
-std::string shown(std::string_view name) {
-  std::string text;
-  for (const char c : name.substr(0, 80)) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      text += fmt::format("\\x{:02x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
-    } else {
-      text += c;
-    }
-  }
-  // The cut may have split a character.
-  if (name.size() > 80) {
-    while (!text.empty() && !is_utf8(text)) text.pop_back();
-    text += "...";
-  }
-  return text;
-}
 
 void read_magic(Reader& reader, std::span<const std::byte> bytes) {
   if (bytes.empty()) reader.refuse("the file is empty; expected a GGUF file");

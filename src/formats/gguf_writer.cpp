@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/output_file.h"
 #include "formats/gguf.h"
-#include "formats/utf8_check.h"
+#include "formats/names.h"
 
 namespace gem {
 namespace {
@@ -98,7 +98,8 @@ GgufWriter::GgufWriter(std::uint32_t alignment) : alignment_(alignment) {
 
 void GgufWriter::begin_key(std::string_view key) {
   check_name("key", key, GgufLimits::kKeyBytes);
-  if (!used_keys_.insert(std::string(key)).second) fail(ErrorCode::kUsage, "GGUF key {} is given twice", key);
+  if (!used_keys_.insert(std::string(key)).second)
+    fail(ErrorCode::kUsage, "GGUF key {} is given twice", shown(key));
   append(metadata_, key);
   ++keys_;
 }

@@ -12,11 +12,7 @@ namespace gem {
 namespace {
 
 constexpr std::uint32_t kRowCounts[] = {1, 2, 7, 16};
-
-struct Border {
-  Activation activation;
-  bool input;
-};
+constexpr std::uint32_t kControlRows = 2;  // the round in which the planted faults must show
 
 // What a stage reads and writes.
 std::vector<Activation> inputs_of(Stage stage) {
@@ -82,47 +78,51 @@ void run_stage(Backend& b, Stage stage, std::uint32_t layer) {
   }
 }
 
-// Two backends walking the same rounds, the second from the first's inputs at every stage.
+// The oracle and the tested backends walking the same rounds, the latter from the oracle's inputs at every stage.
 class Walk {
  public:
-  Walk(const Geometry& geometry, Backend& oracle, Backend& tested, std::uint64_t seed)
-      : g_(geometry), oracle_(oracle), tested_(tested), random_(seed) {
-    prefix_ = geometry.window + geometry.window / 2 + 5;
-    const KvPlan plan = KvPlan::make(geometry, prefix_ + 64, 32);
+  Walk(const Geometry& geometry, Backend& oracle, std::vector<Backend*> tested, std::uint64_t seed)
+      : g_(geometry), oracle_(oracle), tested_(std::move(tested)), random_(seed), worst_(tested_.size()) {
+    const std::uint32_t prefix = geometry.window + geometry.window / 2 + 5;
+    const KvPlan plan = KvPlan::make(geometry, prefix + kLargestSpan, kLargestSpan);
     oracle_cache_ = oracle.new_cache(plan);
-    tested_cache_ = tested.new_cache(plan);
-    for (std::uint32_t at = 0; at < prefix_;) {
-      const std::uint32_t rows = std::min(32u, prefix_ - at);
+    for (Backend* backend : tested_) tested_caches_.push_back(backend->new_cache(plan));
+    for (std::uint32_t at = 0; at < prefix;) {
+      const std::uint32_t rows = std::min(kLargestSpan, prefix - at);
       round(rows, false);
       at += rows;
     }
   }
 
-  // Worst error of each stage over the layers in a round of `rows` rows; the caches stay as they were.
-  std::map<Stage, double> measure(std::uint32_t rows) {
-    worst_.clear();
+  // Worst error of each stage over the layers in a round of `rows` rows, a map for each tested backend. The caches stay
+  // as they were.
+  const std::vector<std::map<Stage, double>>& measure(std::uint32_t rows) {
+    for (auto& worst : worst_) worst.clear();
     const std::uint32_t length = oracle_cache_->length();
     round(rows, true);
     oracle_cache_->roll_back_to(length);
-    tested_cache_->roll_back_to(length);
+    for (auto& cache : tested_caches_) cache->roll_back_to(length);
     return worst_;
   }
 
  private:
+  static constexpr std::uint32_t kLargestSpan = 32;
+
   void round(std::uint32_t rows, bool measured) {
     std::vector<std::int32_t> tokens;
     for (std::uint32_t i = 0; i < rows; ++i) tokens.push_back(static_cast<std::int32_t>(random_() % g_.vocab));
-    const RowSpan o[] = {{oracle_cache_.get(), oracle_cache_->length(), rows}};
-    const RowSpan t[] = {{tested_cache_.get(), tested_cache_->length(), rows}};
-    std::vector<std::uint32_t> last;
-    if (measured) last.push_back(rows - 1);
-    const std::uint32_t logit[] = {0};
-    const std::span<const std::uint32_t> logit_rows = measured ? std::span<const std::uint32_t>(logit) : std::span<const std::uint32_t>();
-    oracle_.begin({o, tokens, {}, last, logit_rows});
-    tested_.begin({t, tokens, {}, last, logit_rows});
+    const std::vector<std::uint32_t> final_rows(measured ? 1 : 0, rows - 1);
+    const std::vector<std::uint32_t> logit_rows(measured ? 1 : 0, 0);
+    const auto begin = [&](Backend& backend, KvCache& cache) {
+      const RowSpan span[] = {{&cache, cache.length(), rows}};
+      backend.begin({span, tokens, {}, final_rows, logit_rows});
+    };
+    begin(oracle_, *oracle_cache_);
+    for (std::size_t i = 0; i < tested_.size(); ++i) begin(*tested_[i], *tested_caches_[i]);
     stage(Stage::kEmbed, 0, rows, measured);
     for (std::uint32_t l = 0; l < g_.layers.size(); ++l) {
-      for (const Stage s : {Stage::kAttnInput, Stage::kQkPrep, Stage::kAttention, Stage::kAttnOutput, Stage::kFfnInput, Stage::kFfnOutput}) {
+      for (const Stage s : {Stage::kAttnInput, Stage::kQkPrep, Stage::kAttention, Stage::kAttnOutput, Stage::kFfnInput,
+                            Stage::kFfnOutput}) {
         stage(s, l, rows, measured);
       }
     }
@@ -131,38 +131,48 @@ class Walk {
       stage(Stage::kHead, 0, 1, true);
     }
     oracle_cache_->advance(rows);
-    tested_cache_->advance(rows);
+    for (auto& cache : tested_caches_) cache->advance(rows);
   }
 
   void stage(Stage s, std::uint32_t layer, std::uint32_t rows, bool measured) {
     for (const Activation a : inputs_of(s)) {
       const std::vector<float> values = oracle_.read(a);
-      oracle_.write(a, values);  // both start from the same f32 values
-      tested_.write(a, values);
+      oracle_.write(a, values);  // all start from the same f32 values
+      for (Backend* backend : tested_) backend->write(a, values);
     }
     run_stage(oracle_, s, layer);
-    run_stage(tested_, s, layer);
+    for (Backend* backend : tested_) run_stage(*backend, s, layer);
     if (!measured) return;
-    double& worst = worst_[s];
+    for (std::size_t i = 0; i < tested_.size(); ++i) {
+      const double error = stage_error(s, layer, rows, i);
+      double& worst = worst_[i][s];
+      if (!(error <= worst)) worst = error;
+    }
+  }
+
+  double stage_error(Stage s, std::uint32_t layer, std::uint32_t rows, std::size_t tested) const {
+    double worst = 0;
     const auto note = [&](double error) {
       if (!(error <= worst)) worst = error;
     };
-    for (const Activation a : outputs_of(s)) note(row_error(tested_.read(a), oracle_.read(a), rows));
-    if (s != Stage::kQkPrep) return;
-    for (std::uint32_t i = 0; i < rows; ++i) {
-      const std::uint32_t position = oracle_cache_->length() + i;
-      note(row_error(tested_cache_->read_key(layer, position), oracle_cache_->read_key(layer, position), 1));
-      note(row_error(tested_cache_->read_value(layer, position), oracle_cache_->read_value(layer, position), 1));
+    for (const Activation a : outputs_of(s)) note(row_error(tested_[tested]->read(a), oracle_.read(a), rows));
+    if (s == Stage::kQkPrep) {
+      for (std::uint32_t i = 0; i < rows; ++i) {
+        const std::uint32_t p = oracle_cache_->length() + i;
+        note(row_error(tested_caches_[tested]->read_key(layer, p), oracle_cache_->read_key(layer, p), 1));
+        note(row_error(tested_caches_[tested]->read_value(layer, p), oracle_cache_->read_value(layer, p), 1));
+      }
     }
+    return worst;
   }
 
   const Geometry& g_;
   Backend& oracle_;
-  Backend& tested_;
+  std::vector<Backend*> tested_;
   std::mt19937_64 random_;
-  std::uint32_t prefix_ = 0;
-  std::unique_ptr<KvCache> oracle_cache_, tested_cache_;
-  std::map<Stage, double> worst_;
+  std::unique_ptr<KvCache> oracle_cache_;
+  std::vector<std::unique_ptr<KvCache>> tested_caches_;
+  std::vector<std::map<Stage, double>> worst_;  // one for each tested backend
 };
 
 struct Fault {
@@ -231,24 +241,38 @@ double stage_bound(Stage stage) {
   return 0;
 }
 
-CheckReport check_stages(const Geometry& geometry, const Weights& weights, const BackendMaker& make, std::uint64_t seed) {
+CheckReport check_stages(const Geometry& geometry, const Weights& weights, const BackendMaker& make,
+                         std::uint64_t seed) {
+  // The sound backend and one for each fault, with the sizes and weights that each runs on.
+  struct Candidate {
+    Geometry geometry;
+    Weights weights;
+    std::vector<std::byte> storage;
+    std::unique_ptr<Backend> backend;
+  };
+  const std::vector<Fault> planted = faults();
+  std::vector<Candidate> candidates(planted.size() + 1);
+  std::vector<Backend*> tested;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    Candidate& c = candidates[i];
+    c.geometry = geometry;
+    c.weights = weights;
+    if (i > 0) planted[i - 1].plant(c.geometry, c.weights, c.storage);
+    c.backend = make(c.geometry, c.weights);
+    tested.push_back(c.backend.get());
+  }
+
   CheckReport report;
   const std::unique_ptr<Backend> oracle = make_oracle_backend(geometry, weights);
-  {
-    const std::unique_ptr<Backend> tested = make(geometry, weights);
-    Walk walk(geometry, *oracle, *tested, seed);
-    for (const std::uint32_t rows : kRowCounts) {
-      for (const auto& [stage, worst] : walk.measure(rows)) report.stages.push_back({stage, rows, worst, stage_bound(stage)});
+  Walk walk(geometry, *oracle, tested, seed);
+  for (const std::uint32_t rows : kRowCounts) {
+    const auto& worst = walk.measure(rows);
+    for (const auto& [stage, error] : worst.front()) report.stages.push_back({stage, rows, error, stage_bound(stage)});
+    if (rows != kControlRows) continue;
+    for (std::size_t i = 0; i < planted.size(); ++i) {
+      const Stage stage = planted[i].stage;
+      report.controls.push_back({planted[i].name, stage, worst[i + 1].at(stage), stage_bound(stage)});
     }
-  }
-  for (const Fault& fault : faults()) {
-    Geometry g = geometry;
-    Weights w = weights;
-    std::vector<std::byte> storage;
-    fault.plant(g, w, storage);
-    const std::unique_ptr<Backend> tested = make(g, w);
-    Walk walk(geometry, *oracle, *tested, seed);
-    report.controls.push_back({fault.name, fault.stage, walk.measure(2)[fault.stage], stage_bound(fault.stage)});
   }
   return report;
 }

@@ -42,7 +42,6 @@ struct CheckReport {
 // How far a stage may be from the oracle, and why (docs/architecture.md, "Bounds").
 double stage_bound(Stage stage);
 
-// `layers_checked` limits the work on large models: the first layers, and the last of each kind.
 CheckReport check_stages(const Geometry& geometry, const Weights& weights, const BackendMaker& make, std::uint64_t seed);
 
 }  // namespace gem

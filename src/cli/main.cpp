@@ -1,0 +1,63 @@
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "base/error.h"
+#include "cli/commands.h"
+
+namespace {
+
+// The exit statuses of docs/architecture.md.
+int status_of(gem::ErrorCode code) {
+  switch (code) {
+    case gem::ErrorCode::kUsage: return 2;
+    case gem::ErrorCode::kBadFile:
+    case gem::ErrorCode::kRefused: return 3;
+    case gem::ErrorCode::kTooLarge:
+    case gem::ErrorCode::kFailed:
+    case gem::ErrorCode::kCancelled: return 1;
+  }
+  return 1;
+}
+
+int fail_with(int status, const char* message) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "gem: error: %s\n", message);
+  return status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away is a failed write, not the end of the process
+  CLI::App app{"gem runs Google's Gemma 4 on this machine.", "gem"};
+  app.set_version_flag("--version", "gem " GEM_VERSION);
+  app.require_subcommand(1);
+  app.footer("Without -m, a verb uses the bundled demo model. 'gem VERB --help' tells more.");
+  gem::cli::add_run(app);
+  gem::cli::add_chat(app);
+  gem::cli::add_inspect(app);
+  gem::cli::add_bench(app);
+  gem::cli::add_check(app);
+  gem::cli::add_logits(app);
+  gem::cli::add_tokenize(app);
+  gem::cli::add_detokenize(app);
+  gem::cli::add_format(app);
+  gem::cli::add_parse(app);
+  gem::cli::add_synth(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    const int status = app.exit(e);
+    return status == 0 ? 0 : 2;
+  } catch (const gem::Error& e) {
+    return fail_with(status_of(e.code()), e.what());
+  } catch (const std::bad_alloc&) {
+    return fail_with(1, "out of memory");
+  } catch (const std::exception& e) {
+    return fail_with(1, e.what());
+  }
+  if (std::fflush(stdout) != 0) return fail_with(1, "cannot write to standard output");
+  return 0;
+}

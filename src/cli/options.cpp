@@ -1,0 +1,111 @@
+#include "cli/options.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <random>
+
+#include "base/error.h"
+
+namespace gem::cli {
+
+void ModelOptions::add_to(CLI::App& app, bool positional) {
+  app.add_option(positional ? "model,-m,--model" : "-m,--model", model, "A GGUF file (default: the bundled demo model)");
+  app.add_option("--backend", backend, "cpu or oracle")->capture_default_str();
+  app.add_option("--threads", threads, "Threads (default: one a physical core)")->check(CLI::Range(1, 1024));
+  app.add_option("--context", context, "Positions a conversation may hold (default: what the model was trained for, at most 32768)")
+      ->check(CLI::Range(2u, 1u << 28));
+  app.add_option("--chunk", chunk, "Prompt tokens read in one round")->capture_default_str()->check(CLI::Range(1, 8192));
+  app.add_flag("--any-geometry", any_geometry, "Admit a consistent Gemma 4 geometry that is no published model");
+}
+
+std::string ModelOptions::path() const { return model.empty() ? bundled_model() : model; }
+
+SessionOptions ModelOptions::session() const {
+  SessionOptions s;
+  s.model = path();
+  s.backend = parse_backend(backend);
+  s.threads = threads;
+  s.context = context;
+  s.chunk = chunk;
+  s.any_geometry = any_geometry;
+  return s;
+}
+
+void SamplingOptions::add_to(CLI::App& app) {
+  app.add_option("--temperature,--temp", temperature, "0 is greedy (default: the model's, 1.0)");
+  app.add_option("--top-k", top_k, "Keep the k most probable tokens; 0 keeps all (default: the model's, 64)");
+  app.add_option("--top-p", top_p, "Keep the most probable tokens up to this mass (default: the model's, 0.95)");
+  app.add_option("--min-p", min_p, "Keep tokens of at least this share of the best one's probability (default: 0)");
+  app.add_option("--repetition-penalty", repetition, "Divides the logits of tokens that occurred (default: 1)");
+  app.add_option("--presence-penalty", presence, "Subtracted from tokens in the reply (default: 0)");
+  app.add_option("--frequency-penalty", frequency, "Subtracted once for each occurrence in the reply (default: 0)");
+  app.add_option("--logit-bias", logit_bias, "ID:BIAS, added to a token's logit; -inf forbids it")->take_all();
+  app.add_option("--seed", seed, "Same seed, same reply (default: random)");
+  app.add_option("--max-tokens", max_tokens, "Longest reply in tokens (default: until the context is full)");
+  app.add_option("--stop", stop, "Stop when this text appears (may be repeated)")->take_all();
+}
+
+SamplingParams SamplingOptions::over(SamplingParams p) const {
+  if (temperature) p.temperature = *temperature;
+  if (top_k) p.top_k = *top_k;
+  if (top_p) p.top_p = *top_p;
+  if (min_p) p.min_p = *min_p;
+  if (repetition) p.repetition_penalty = *repetition;
+  if (presence) p.presence_penalty = *presence;
+  if (frequency) p.frequency_penalty = *frequency;
+  for (const std::string& entry : logit_bias) {
+    const std::size_t colon = entry.find(':');
+    try {
+      if (colon == std::string::npos) throw std::invalid_argument(entry);
+      p.logit_bias.emplace_back(std::stoi(entry.substr(0, colon)), std::stof(entry.substr(colon + 1)));
+    } catch (const std::logic_error&) {
+      fail(ErrorCode::kUsage, "--logit-bias {}: expected ID:BIAS", entry);
+    }
+  }
+  p.seed = seed ? *seed : (std::uint64_t{std::random_device{}()} << 32) | std::random_device{}();
+  return p;
+}
+
+std::string bundled_model() {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+  for (const fs::path& folder : {program.parent_path() / "../share/gem", program.parent_path() / "../models", fs::path(GEM_SOURCE_DIR) / "models"}) {
+    const fs::path path = folder / "gem-demo.gguf";
+    if (fs::exists(path, ignored)) return path.lexically_normal().string();
+  }
+  fail(ErrorCode::kUsage, "the bundled model gem-demo.gguf is not beside the program; name a model with -m");
+}
+
+std::unique_ptr<Session> open_session(const ModelOptions& options) {
+  const SessionOptions session = options.session();
+  const bool terminal = ::isatty(STDERR_FILENO) != 0;
+  if (terminal) std::cerr << "loading " << session.model << " …" << std::flush;
+  struct Clear {
+    bool active;
+    ~Clear() {
+      if (active) std::cerr << "\r\033[K" << std::flush;
+    }
+  } clear{terminal};
+  return Session::open(session);
+}
+
+std::string read_file(const std::string& path) {
+  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  std::ifstream file(path, std::ios::binary);
+  if (!file) fail(ErrorCode::kBadFile, "cannot read {}", path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string human_bytes(std::uint64_t bytes) {
+  const auto b = static_cast<double>(bytes);
+  if (b >= 1e9) return fmt::format("{:.2f} GB", b / 1e9);
+  if (b >= 1e6) return fmt::format("{:.1f} MB", b / 1e6);
+  return fmt::format("{:.1f} kB", b / 1e3);
+}
+
+}  // namespace gem::cli

@@ -1,0 +1,50 @@
+// Options that several verbs share, and what they open.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "engine/sampler.h"
+#include "engine/session.h"
+
+namespace gem::cli {
+
+// -m, --backend, --threads, --context, --any-geometry
+struct ModelOptions {
+  std::string model;
+  std::string backend = "cpu";
+  unsigned threads = 0;
+  std::uint32_t context = 0;
+  std::uint32_t chunk = 256;
+  bool any_geometry = false;
+
+  void add_to(CLI::App& app, bool positional = false);
+  std::string path() const;  // the bundled model where none was named
+  SessionOptions session() const;
+};
+
+// --temperature, --top-k, …; unset ones take the model's defaults.
+struct SamplingOptions {
+  std::optional<double> temperature, top_p, min_p, repetition, presence, frequency;
+  std::optional<std::uint32_t> top_k;
+  std::optional<std::uint64_t> seed;
+  std::uint32_t max_tokens = 0;
+  std::vector<std::string> stop;
+  std::vector<std::string> logit_bias;  // ID:BIAS
+
+  void add_to(CLI::App& app);
+  SamplingParams over(SamplingParams defaults) const;
+};
+
+// The bundled demo model: beside the program, in its data folder, or in the source tree. Error(kUsage) when there is none.
+std::string bundled_model();
+
+// Opens a session, with a line of progress on a terminal.
+std::unique_ptr<Session> open_session(const ModelOptions& options);
+
+std::string read_file(const std::string& path);   // "-" reads standard input; Error(kBadFile)
+std::string human_bytes(std::uint64_t bytes);     // "7.20 GB"
+
+}  // namespace gem::cli

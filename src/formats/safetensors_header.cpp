@@ -152,6 +152,9 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
 SafetensorsHeader parse_safetensors_header(std::string_view text, const std::string& where) {
   if (text.empty() || text.front() != '{')
     fail(ErrorCode::kBadFile, "{}: the header does not begin with '{{'; expected a JSON object", where);
+  // JSON has no NUL byte, but the parser takes one for the end of its input and would ignore what follows.
+  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos)
+    fail(ErrorCode::kBadFile, "{}: the header is not valid JSON at its byte {}", where, nul + 1);
   HeaderEvents events(where);
   nlohmann::json::sax_parse(text.begin(), text.end(), &events);
   return events.take();

@@ -16,6 +16,9 @@ function(gem_compile_options target)
     endif()
     target_link_options(${target} PUBLIC -fsanitize=${GEM_SANITIZE})
   endif()
+  if(GEM_FUZZ)  # coverage, by which libFuzzer steers
+    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
+  endif()
 endfunction()
 
 # gem_layer(NAME DEPENDS layer...): src/NAME/**.cpp as the object library gem_NAME, linkable with what it needs.

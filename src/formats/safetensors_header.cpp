@@ -105,10 +105,10 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool number_integer(number_integer_t value) override {
-    refuse("{} of {} holds {}; expected whole numbers from 0", field_, shown(name_), value);
+    refuse("{} of tensor {} holds {}; expected whole numbers from 0", field_, shown(name_), value);
   }
   bool number_float(number_float_t, const string_t& text) override {
-    refuse("{} of {} holds {}; expected whole numbers from 0 to 2^64-1", field_, shown(name_),
+    refuse("{} of tensor {} holds {}; expected whole numbers from 0 to 2^64-1", field_, shown(name_),
            text.substr(0, 40));
   }
   bool null() override { refuse_value("null"); }

@@ -249,10 +249,10 @@ TEST(Storage, Q5_K) {
 }
 
 TEST(Storage, Q6_K) {
-  // Element e holds the 6-bit value v(e) = (7 e + 3) mod 64 and belongs to scale e / 16, which is e / 16 - 8.
-  // Laid out as the format says: within each half of 128 elements, low nibbles of elements l, l+32 then l+64,
-  // l+96 above them; upper pairs of the four in one byte.
-  const auto v = [](unsigned e) { return (7 * e + 3) % 64; };
+  // Element e holds the 6-bit value v(e) = (7 e + 5 floor(e / 32) + 3) mod 64 and belongs to scale e / 16,
+  // which is e / 16 - 8. Laid out as the format says: within each half of 128 elements, low nibbles of
+  // elements l, l+32 then l+64, l+96 above them; upper pairs of the four in one byte.
+  const auto v = [](unsigned e) { return (7 * e + 5 * (e / 32) + 3) % 64; };
   Bytes block(210);
   for (unsigned t = 0; t < 2; ++t)
     for (unsigned l = 0; l < 32; ++l) {

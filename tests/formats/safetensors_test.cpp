@@ -235,14 +235,15 @@ TEST(SafetensorsHardening, Case34Shapes) {
   expect_refused(image("{" + entry("a", "U8", "[4294967296,4294967296]", "[0,0]") + "}", 0),
                  {"tensor a has more than 2^64-1"});
   expect_refused(image("{" + entry("a", "U8", "[-1]", "[0,1]") + "}", 1),
-                 {"shape of a holds -1", "expected whole numbers"});
+                 {"shape of tensor a holds -1", "expected whole numbers"});
   expect_refused(image("{" + entry("a", "U8", "[1.0]", "[0,1]") + "}", 1),
-                 {"shape of a holds 1.0", "expected whole numbers"});
+                 {"shape of tensor a holds 1.0", "expected whole numbers"});
   expect_refused(image("{" + entry("a", "U8", "[18446744073709551616]", "[0,1]") + "}", 1),
-                 {"shape of a holds 18446744073709551616"});
+                 {"shape of tensor a holds 18446744073709551616"});
   expect_refused(image("{" + entry("a", "U8", "[true]", "[0,1]") + "}", 1),
                  {"shape of tensor a holds a boolean"});
-  expect_refused(image("{" + entry("a", "U8", "[1]", "[-1,0]") + "}", 1), {"data_offsets of a holds -1"});
+  expect_refused(image("{" + entry("a", "U8", "[1]", "[-1,0]") + "}", 1),
+                 {"data_offsets of tensor a holds -1"});
 }
 
 TEST(SafetensorsHardening, Case35UnknownDtype) {

@@ -54,6 +54,10 @@ Bpe::Bpe(const Vocabulary& vocabulary, const TextList& merges, const std::vector
 
   merges_.resize(std::bit_ceil(std::max<std::size_t>(merges.size() * 2, 2)));
   touching_.assign(std::size_t{1} << 10, kFree);
+  // Converters list the merges that make one piece side by side: over half of the results repeat the one
+  // before.
+  std::string_view last_joined;
+  std::int32_t last_result = -1;
   for (std::size_t rank = 0; rank < merges.size(); ++rank) {
     const std::string_view joined = merges[rank];
     const std::string_view left = joined.substr(0, merge_left[rank]);
@@ -74,7 +78,11 @@ Bpe::Bpe(const Vocabulary& vocabulary, const TextList& merges, const std::vector
     };
     const std::int32_t left_id = piece(left);
     const std::int32_t right_id = piece(right);
-    add_merge(left_id, right_id, {static_cast<std::uint32_t>(rank), piece(joined)});
+    if (last_result < 0 || joined != last_joined) {
+      last_result = piece(joined);
+      last_joined = joined;
+    }
+    add_merge(left_id, right_id, {static_cast<std::uint32_t>(rank), last_result});
     add_touching(folded(utf8_last(left)), folded(utf8_next(right, 0).code));
   }
 }
@@ -163,7 +171,7 @@ class BpeRun {
         end_segment(text_.substr(begin, at - begin));
       }
       if (piece < 0) {
-        for (const char byte : text_.substr(at, c.bytes)) {
+        for (const char byte : code == U' ' ? kSpacePiece : text_.substr(at, c.bytes)) {
           ids_.push_back(vocabulary.byte_piece(static_cast<std::uint8_t>(byte)));
         }
       } else {

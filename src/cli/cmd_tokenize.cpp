@@ -1,0 +1,156 @@
+// gem tokenize and gem detokenize: text to ids and back.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "formats/checkpoint.h"
+#include "text/tokenizer.h"
+
+namespace gem::cli {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+struct Options {
+  std::string model;
+  std::string tokenizer;  // a tokenizer.json, instead of a model
+  bool jsonl = false;
+  bool bos = false;            // tokenize
+  bool parse_special = false;  // tokenize
+  bool skip_special = false;   // detokenize
+  std::vector<std::string> words;
+
+  void add_to(CLI::App& app) {
+    auto* from_model =
+        app.add_option("-m,--model", model, "Checkpoint whose tokenizer to use (default: the bundled model)");
+    app.add_option("--tokenizer", tokenizer, "A Hugging Face tokenizer.json instead of a checkpoint")
+        ->excludes(from_model);
+  }
+  Tokenizer load() const {
+    if (!tokenizer.empty()) return Tokenizer::from_json_file(tokenizer);
+    return Tokenizer::from_checkpoint(open_checkpoint(model.empty() ? bundled_model() : model));
+  }
+};
+
+std::string all_of_stdin() {
+  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+}
+
+void print_line(const std::string& line) {
+  fmt::print("{}\n", line);
+}
+
+// Calls `answer` with the object on each line of standard input and prints what it returns, so that a caller
+// may keep the program open and ask line by line.
+template <typename Answer>
+void answer_lines(Answer&& answer) {
+  std::string line;
+  for (std::size_t number = 1; std::getline(std::cin, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    try {
+      const nlohmann::json question = nlohmann::json::parse(line);
+      print_line(answer(question).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    } catch (const nlohmann::json::exception& error) {
+      fail(ErrorCode::kUsage, "line {} of the input: {}", number, error.what());
+    }
+    std::fflush(stdout);
+  }
+}
+
+void tokenize(const Options& o) {
+  const Tokenizer tokenizer = o.load();
+  const auto ids_of = [&](const std::string& text) {
+    Ids ids = tokenizer.encode(text, o.parse_special);
+    if (o.bos) tokenizer.ensure_bos(ids);
+    return ids;
+  };
+  if (o.jsonl) {
+    answer_lines([&](const nlohmann::json& question) {
+      return nlohmann::json{{"ids", ids_of(question.at("text").get<std::string>())}};
+    });
+    return;
+  }
+  print_line(fmt::format("{}", fmt::join(ids_of(o.words.empty() ? all_of_stdin() : o.words.front()), " ")));
+}
+
+std::int32_t parse_id(std::string_view word) {
+  std::int32_t id = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+  if (error != std::errc() || end != word.data() + word.size()) {
+    fail(ErrorCode::kUsage, "{} is no token id", in_quotes(word));
+  }
+  return id;
+}
+
+// Ids separated by spaces, commas or line breaks, brackets allowed: what tokenize prints, and a JSON array.
+void append_ids(std::string_view text, Ids& ids) {
+  constexpr std::string_view kBetween = " \t\r\n,[]";
+  for (std::size_t at = text.find_first_not_of(kBetween); at != std::string_view::npos;) {
+    const std::size_t end = std::min(text.find_first_of(kBetween, at), text.size());
+    ids.push_back(parse_id(text.substr(at, end - at)));
+    at = text.find_first_not_of(kBetween, end);
+  }
+}
+
+// JSON numbers convert to int32 silently, so the range is checked here.
+Ids ids_from(const nlohmann::json& array) {
+  Ids ids;
+  for (const nlohmann::json& number : array) {
+    if (!number.is_number_integer()) fail(ErrorCode::kUsage, "{} is no token id", number.dump());
+    ids.push_back(parse_id(number.dump()));
+  }
+  return ids;
+}
+
+void detokenize(const Options& o) {
+  const Tokenizer tokenizer = o.load();
+  if (o.jsonl) {
+    answer_lines([&](const nlohmann::json& question) {
+      return nlohmann::json{{"text", tokenizer.decode(ids_from(question.at("ids")), !o.skip_special)}};
+    });
+    return;
+  }
+  Ids ids;
+  if (o.words.empty()) append_ids(all_of_stdin(), ids);
+  for (const std::string& word : o.words) append_ids(word, ids);
+  const std::string text = tokenizer.decode(ids, !o.skip_special);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+}  // namespace
+
+void add_tokenize(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* verb = app.add_subcommand("tokenize", "Text to token ids");
+  options->add_to(*verb);
+  verb->add_flag("--jsonl", options->jsonl,
+                 "Lines {\"text\": ...} on standard input to lines {\"ids\": [...]}");
+  verb->add_flag("--bos", options->bos, "Start with exactly one <bos>");
+  verb->add_flag("--parse-special", options->parse_special,
+                 "Control tokens spelt out in the text become control tokens (never for untrusted text)");
+  verb->add_option("text", options->words, "The text; without it, all of standard input")->expected(0, 1);
+  verb->callback([options] { tokenize(*options); });
+}
+
+void add_detokenize(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* verb = app.add_subcommand("detokenize", "Token ids to text");
+  options->add_to(*verb);
+  verb->add_flag("--jsonl", options->jsonl,
+                 "Lines {\"ids\": [...]} on standard input to lines {\"text\": ...}");
+  verb->add_flag("--skip-special", options->skip_special,
+                 "Leave control tokens out instead of spelling them");
+  verb->add_option("ids", options->words, "The ids; without them, all of standard input");
+  verb->callback([options] { detokenize(*options); });
+}
+
+}  // namespace gem::cli

@@ -61,6 +61,8 @@ void answer_lines(Answer&& answer) {
       print_line(answer(question).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     } catch (const nlohmann::json::exception& error) {
       fail(ErrorCode::kUsage, "line {} of the input: {}", number, error.what());
+    } catch (const Error& error) {
+      fail(error.code(), "line {} of the input: {}", number, error.what());
     }
     std::fflush(stdout);
   }

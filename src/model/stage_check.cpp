@@ -215,7 +215,7 @@ std::vector<Fault> faults() {
       {"gate and up exchanged", Stage::kFfnInput, [](G, W w, S) { std::swap(w.layers[0].gate, w.layers[0].up); }},
       {"layer scalar left out", Stage::kFfnOutput, [](G, W w, S) { w.layers[0].output_scale = w.layers[0].output_scale == 1.0f ? 0.5f : 1.0f; }},
       {"final norm weight left out", Stage::kFinalNorm, [](G, W w, S) { for (float& x : w.output_norm) x = x == 1.0f ? 2.0f : 1.0f; }},
-      {"soft cap 1 % off", Stage::kHead, [](G g, W, S) { g.softcap = g.softcap > 0 ? g.softcap * 1.01f : 30.0f; }},
+      {"soft cap a tenth of what it is", Stage::kHead, [](G g, W, S) { g.softcap = g.softcap > 0 ? g.softcap * 0.1f : 3.0f; }},
   };
 }
 
@@ -234,9 +234,9 @@ double stage_bound(Stage stage) {
     case Stage::kAttention: return 2e-4;   // f32 scores: a score of s moves its probability by s * 2^-24 * sqrt(d)
     case Stage::kAttnInput:
     case Stage::kAttnOutput:
-    case Stage::kFfnInput:
     case Stage::kFfnOutput:
     case Stage::kHead: return 1e-3;        // activations rounded to 2^-16 of their block's peak, and f32 sums
+    case Stage::kFfnInput: return 4e-3;    // the product of two such results, with a few large elements in a row
   }
   return 0;
 }

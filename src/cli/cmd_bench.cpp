@@ -1,0 +1,197 @@
+// gem bench: tokens a second of prompt and decode at given sizes, depths and stream counts.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "base/error.h"
+#include "base/thread_pool.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+
+namespace gem::cli {
+namespace {
+
+struct Options {
+  ModelOptions model;
+  std::vector<std::uint32_t> prompt = {128};
+  std::vector<std::uint32_t> depths = {0};
+  std::vector<std::uint32_t> streams = {1};
+  std::uint32_t tokens = 16;
+  std::uint32_t repeat = 3;
+  bool json = false;
+};
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v.size() % 2 == 1 ? v[v.size() / 2] : (v[v.size() / 2 - 1] + v[v.size() / 2]) / 2;
+}
+
+struct Line {
+  std::string test;
+  std::uint32_t tokens = 0, depth = 0, streams = 1;
+  double seconds = 0;     // median of the repeats
+  double rate = 0;        // tokens a second, all streams
+  double bandwidth = 0;   // decode: bytes of weights and cache read a second
+};
+
+class Bench {
+ public:
+  explicit Bench(const Options& o)
+      : o_(o),
+        model_(Model::load(o.model.path(), {.any_geometry = o.model.any_geometry})),
+        backend_(make_backend(parse_backend(o.model.backend), *model_, o.model.threads)) {}
+
+  const Model& model() const { return *model_; }
+  const Backend& backend() const { return *backend_; }
+
+  // Reads `tokens` prompt tokens after `depth` others.
+  Line prompt(std::uint32_t tokens, std::uint32_t depth) {
+    auto cache = new_cache(depth + tokens);
+    fill(*cache, depth);
+    std::vector<double> times;
+    for (std::uint32_t i = 0; i < o_.repeat; ++i) {
+      restore(cache, depth, depth + tokens);
+      const double start = now();
+      fill(*cache, tokens, true);
+      times.push_back(now() - start);
+    }
+    Line line{"prompt", tokens, depth, 1, median(times), 0, 0};
+    line.rate = tokens / line.seconds;
+    return line;
+  }
+
+  // `o.tokens` steps of `streams` streams, each `depth` tokens long.
+  Line decode(std::uint32_t depth, std::uint32_t streams) {
+    std::vector<std::unique_ptr<KvCache>> caches;
+    for (std::uint32_t s = 0; s < streams; ++s) {
+      caches.push_back(new_cache(depth + o_.tokens));
+      fill(*caches.back(), depth);
+    }
+    std::vector<double> times;
+    for (std::uint32_t i = 0; i < o_.repeat; ++i) {
+      for (auto& cache : caches) restore(cache, depth, depth + o_.tokens);
+      const double start = now();
+      for (std::uint32_t t = 0; t < o_.tokens; ++t) {
+        std::vector<std::int32_t> tokens;
+        for (std::uint32_t s = 0; s < streams; ++s) tokens.push_back(any_token());
+        std::vector<Span> spans;
+        for (std::uint32_t s = 0; s < streams; ++s) {
+          spans.push_back({caches[s].get(), std::span(tokens).subspan(s, 1), {}, Wanted::kLast, Wanted::kNothing});
+        }
+        run_round(*backend_, model_->geometry().layers.size(), spans);
+      }
+      times.push_back(now() - start);
+    }
+    Line line{"decode", o_.tokens, depth, streams, median(times), 0, 0};
+    line.rate = o_.tokens * streams / line.seconds;
+    line.bandwidth = (weight_bytes() + streams * cache_bytes(depth)) * o_.tokens / line.seconds;
+    return line;
+  }
+
+ private:
+  std::int32_t any_token() { return static_cast<std::int32_t>(random_() % model_->geometry().vocab); }
+
+  std::unique_ptr<KvCache> new_cache(std::uint32_t positions) {
+    return backend_->new_cache(KvPlan::make(model_->geometry(), positions, std::min(o_.model.chunk, positions)));
+  }
+
+  // Back to `depth` positions: by rolling back where the rings allow it, else by reading the prefix again.
+  void restore(std::unique_ptr<KvCache>& cache, std::uint32_t depth, std::uint32_t positions) {
+    if (cache->can_roll_back_to(depth)) return cache->roll_back_to(depth);
+    cache = new_cache(positions);
+    fill(*cache, depth);
+  }
+
+  void fill(KvCache& cache, std::uint32_t tokens, bool logits = false) {
+    for (std::uint32_t at = 0; at < tokens;) {
+      const std::uint32_t rows = std::min({o_.model.chunk, tokens - at, cache.plan().max_span});
+      std::vector<std::int32_t> ids(rows);
+      for (std::int32_t& id : ids) id = any_token();
+      const bool last = logits && at + rows == tokens;
+      const Span span[] = {{&cache, ids, {}, last ? Wanted::kLast : Wanted::kNothing, Wanted::kNothing}};
+      run_round(*backend_, model_->geometry().layers.size(), span);
+      at += rows;
+    }
+  }
+
+  // Matrices of all layers and the head, each read once a round. (The table is the head; single rows of it as input.)
+  double weight_bytes() const {
+    double sum = 0;
+    for (const TensorView& t : model_->checkpoint().tensors()) sum += static_cast<double>(t.bytes.size());
+    return sum;
+  }
+  // Keys and values that a row at this depth reads.
+  double cache_bytes(std::uint32_t depth) const {
+    const Geometry& g = model_->geometry();
+    double sum = 0;
+    for (std::size_t i = 0; i < g.layers.size(); ++i) {
+      const std::uint32_t keys = g.layers[i].kind == LayerKind::kSliding ? std::min(depth + 1, g.window) : depth + 1;
+      sum += 2.0 * keys * g.kv_width(i) * backend_->kv_element_bytes();
+    }
+    return sum;
+  }
+
+  const Options& o_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Backend> backend_;
+  std::mt19937_64 random_{1};
+};
+
+void run(const Options& o) {
+  Bench bench(o);
+  std::vector<Line> lines;
+  const auto add = [&](Line line) {
+    lines.push_back(line);
+    if (o.json) return;
+    if (lines.size() == 1) {
+      fmt::print("{}, {}\n{:<8} {:>7} {:>8} {:>8} {:>10} {:>12} {:>8}\n", bench.model().profile().title, bench.backend().description(), "test", "tokens", "depth", "streams", "seconds", "tokens/s", "GB/s");
+    }
+    fmt::print("{:<8} {:>7} {:>8} {:>8} {:>10.3f} {:>12.2f} {:>8}\n", line.test, line.tokens, line.depth, line.streams, line.seconds, line.rate,
+               line.bandwidth > 0 ? fmt::format("{:.1f}", line.bandwidth / 1e9) : "");
+    std::fflush(stdout);
+  };
+  for (const std::uint32_t depth : o.depths) {
+    for (const std::uint32_t tokens : o.prompt) {
+      if (tokens > 0) add(bench.prompt(tokens, depth));
+    }
+    for (const std::uint32_t streams : o.streams) {
+      if (o.tokens > 0) add(bench.decode(depth, streams));
+    }
+  }
+  if (!o.json) return;
+  nlohmann::ordered_json j;
+  j["model"] = o.model.path();
+  j["profile"] = bench.model().profile().name;
+  j["backend"] = bench.backend().description();
+  j["threads"] = o.model.threads == 0 ? ThreadPool::default_threads() : o.model.threads;
+  j["repeat"] = o.repeat;
+  j["results"] = nlohmann::ordered_json::array();
+  for (const Line& l : lines) {
+    nlohmann::ordered_json r = {{"test", l.test}, {"tokens", l.tokens}, {"depth", l.depth}, {"streams", l.streams}, {"seconds", l.seconds}, {"tokens_per_second", l.rate}};
+    if (l.bandwidth > 0) r["gigabytes_per_second"] = l.bandwidth / 1e9;
+    j["results"].push_back(std::move(r));
+  }
+  fmt::print("{}\n", j.dump(2));
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App* sub = app.add_subcommand("bench", "Prompt and decode speed");
+  o->model.add_to(*sub);
+  sub->add_option("-p,--prompt", o->prompt, "Prompt sizes in tokens; 0 skips")->delimiter(',')->capture_default_str();
+  sub->add_option("-n,--tokens", o->tokens, "Decode steps; 0 skips")->capture_default_str();
+  sub->add_option("-d,--depth", o->depths, "Tokens already in the cache")->delimiter(',')->capture_default_str();
+  sub->add_option("--streams", o->streams, "Streams decoding in one round")->delimiter(',')->check(CLI::Range(1, 256))->capture_default_str();
+  sub->add_option("-r,--repeat", o->repeat, "Runs of each test; the median counts")->check(CLI::Range(1, 1000))->capture_default_str();
+  sub->add_flag("--json", o->json, "Machine-readable output");
+  sub->callback([o] { run(*o); });
+}
+
+}  // namespace gem::cli

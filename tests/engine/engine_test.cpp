@@ -1,0 +1,188 @@
+// The engine on the bundled model: concurrent equals alone, resumed equals fresh, whatever the chunk size.
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "base/error.h"
+
+namespace gem {
+namespace {
+
+class Collector : public StreamSink {
+ public:
+  void on_prompt(std::uint32_t done, std::uint32_t total) override {
+    EXPECT_LE(done, total);
+    EXPECT_GT(done, prompt_done);
+    prompt_done = done;
+  }
+  bool on_token(std::int32_t token) override {
+    tokens.push_back(token);
+    return tokens.size() != stop_after;
+  }
+  void on_finish(FinishReason r) override {
+    EXPECT_FALSE(finished);
+    finished = true;
+    reason = r;
+  }
+  std::vector<std::int32_t> tokens;
+  std::uint32_t prompt_done = 0;
+  std::size_t stop_after = 0;
+  bool finished = false;
+  FinishReason reason = FinishReason::kFailed;
+};
+
+class EngineTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { model_ = Model::load(std::string(GEM_SOURCE_DIR) + "/models/gem-demo.gguf"); }
+  static void TearDownTestSuite() { model_.reset(); }
+  void SetUp() override { backend_ = make_backend(BackendKind::kCpu, *model_, 2); }
+
+  // A prompt and settings that depend on the index: greedy and seeded, some with penalties.
+  static GenerationRequest request(std::uint32_t index, std::size_t length) {
+    std::mt19937 random(index);
+    GenerationRequest r;
+    r.prompt.push_back(2);
+    for (std::size_t i = 1; i < length; ++i) r.prompt.push_back(static_cast<std::int32_t>(500 + random() % 3000));
+    r.max_tokens = 5 + index * 3 % 17;
+    r.sampling.temperature = index % 3 == 0 ? 0 : 0.5 + 0.3 * (index % 4);
+    r.sampling.seed = index;
+    if (index % 4 == 1) r.sampling.repetition_penalty = 1.3;
+    r.sampling.logit_bias = {{1, -INFINITY}, {50, -INFINITY}, {106, -INFINITY}};  // go on to max_tokens
+    return r;
+  }
+
+  std::vector<std::int32_t> alone(GenerationRequest r, std::uint32_t chunk = 64) {
+    Engine engine(*model_, *backend_, {.context = 1024, .chunk = chunk, .max_streams = 1});
+    Collector sink;
+    const auto stream = engine.open(std::move(r), sink);
+    engine.run(*stream);
+    EXPECT_TRUE(sink.finished);
+    return sink.tokens;
+  }
+
+  static inline std::unique_ptr<Model> model_;
+  std::unique_ptr<Backend> backend_;
+};
+
+TEST_F(EngineTest, ConcurrentEqualsAloneWithJoinsAndLeaves) {
+  constexpr std::uint32_t kStreams = 17;
+  std::vector<GenerationRequest> requests;
+  std::vector<std::vector<std::int32_t>> expected;
+  for (std::uint32_t i = 0; i < kStreams; ++i) {
+    requests.push_back(request(i, 2 + 23 * i % 211));  // some longer than the window of 128
+    expected.push_back(alone(requests.back()));
+    EXPECT_EQ(expected.back().size(), requests.back().max_tokens);
+  }
+  Engine engine(*model_, *backend_, {.context = 1024, .chunk = 48, .max_streams = kStreams});
+  std::vector<Collector> sinks(kStreams);
+  std::vector<std::shared_ptr<Stream>> streams;
+  for (std::uint32_t i = 0; i < kStreams; ++i) {  // one joins at every step; short ones leave meanwhile
+    streams.push_back(engine.open(requests[i], sinks[i]));
+    engine.step();
+  }
+  while (engine.step()) {
+  }
+  for (std::uint32_t i = 0; i < kStreams; ++i) EXPECT_EQ(sinks[i].tokens, expected[i]) << "stream " << i;
+}
+
+TEST_F(EngineTest, ChunkSizeDoesNotChangeAReply) {
+  const GenerationRequest r = request(4, 300);
+  const std::vector<std::int32_t> expected = alone(r, 300);
+  for (const std::uint32_t chunk : {1u, 7u, 100u, 128u}) EXPECT_EQ(alone(r, chunk), expected) << chunk;
+}
+
+TEST_F(EngineTest, ResumedEqualsFresh) {
+  Engine engine(*model_, *backend_, {.context = 1024, .chunk = 64, .max_streams = 1});
+  for (const std::size_t length : {40u, 300u}) {
+    Collector first;
+    const auto stream = engine.open(request(3, length), first);
+    engine.run(*stream);
+    KeptState state = stream->take_state();
+    EXPECT_EQ(state.tokens.size(), state.cache->length());
+    GenerationRequest next = request(3, length);
+    next.prompt.insert(next.prompt.end(), first.tokens.begin(), first.tokens.end());
+    for (int i = 0; i < 30; ++i) next.prompt.push_back(600 + i);
+    next.sampling = request(5, 2).sampling;
+    const std::vector<std::int32_t> expected = alone(next);
+    Collector second;
+    const auto resumed = engine.open(next, second, std::move(state));
+    engine.run(*resumed);
+    EXPECT_EQ(second.tokens, expected);
+    EXPECT_GE(resumed->times().reused, length);
+  }
+}
+
+TEST_F(EngineTest, AStateOfAnotherPromptIsUsedUpToTheDifferenceOrNotAtAll) {
+  Engine engine(*model_, *backend_, {.context = 1024, .chunk = 64, .max_streams = 1});
+  for (const std::size_t differs : {0u, 1u, 20u, 150u, 290u, 299u}) {
+    Collector first;
+    const auto stream = engine.open(request(3, 300), first);
+    engine.run(*stream);
+    GenerationRequest next = request(3, 300);
+    next.prompt[differs] = 777;
+    const std::vector<std::int32_t> expected = alone(next);
+    Collector second;
+    const auto resumed = engine.open(next, second, stream->take_state());
+    EXPECT_LE(resumed->times().reused, differs);
+    engine.run(*resumed);
+    EXPECT_EQ(second.tokens, expected) << differs;
+  }
+}
+
+TEST_F(EngineTest, EndsAreToldApart) {
+  Engine engine(*model_, *backend_, {.context = 64, .chunk = 64, .max_streams = 2});
+  Collector length, context, stopped, cancelled;
+  GenerationRequest r = request(3, 40);
+  r.max_tokens = 4;
+  engine.run(*engine.open(r, length));
+  EXPECT_EQ(length.reason, FinishReason::kLength);
+  EXPECT_EQ(length.tokens.size(), 4u);
+
+  r.max_tokens = 0;
+  const auto full = engine.open(r, context);
+  engine.run(*full);
+  EXPECT_EQ(context.reason, FinishReason::kContext);
+  EXPECT_EQ(full->tokens().size(), 64u);
+
+  stopped.stop_after = 2;
+  engine.run(*engine.open(r, stopped));
+  EXPECT_EQ(stopped.reason, FinishReason::kStop);
+  EXPECT_EQ(stopped.tokens.size(), 2u);
+
+  const auto stream = engine.open(r, cancelled);
+  engine.step();
+  stream->cancel();
+  EXPECT_FALSE(engine.step());
+  EXPECT_EQ(cancelled.reason, FinishReason::kCancelled);
+  EXPECT_EQ(cancelled.tokens.size(), 1u);
+
+  Collector end;
+  r.end_tokens = {length.tokens.front()};
+  engine.run(*engine.open(r, end));
+  EXPECT_EQ(end.reason, FinishReason::kStop);
+  EXPECT_EQ(end.tokens.size(), 1u);
+}
+
+TEST_F(EngineTest, RequestsThatCannotBeServedAreRefused) {
+  Engine engine(*model_, *backend_, {.context = 64, .chunk = 16, .max_streams = 1});
+  Collector sink;
+  EXPECT_THROW(engine.open(request(1, 64), sink), Error);
+  GenerationRequest empty;
+  EXPECT_THROW(engine.open(empty, sink), Error);
+  GenerationRequest bad = request(1, 10);
+  bad.prompt[3] = 4096;
+  EXPECT_THROW(engine.open(bad, sink), Error);
+  bad.prompt[3] = -1;
+  EXPECT_THROW(engine.open(bad, sink), Error);
+  bad = request(1, 10);
+  bad.sampling.temperature = -1;
+  EXPECT_THROW(engine.open(bad, sink), Error);
+  const auto stream = engine.open(request(1, 10), sink);
+  EXPECT_THROW(engine.open(request(2, 10), sink), Error);
+  engine.run(*stream);
+}
+
+}  // namespace
+}  // namespace gem

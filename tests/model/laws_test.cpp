@@ -1,0 +1,141 @@
+// Laws 1 and 2: a row's bits depend on its own stream alone, however many rows share the round and wherever a prompt
+// was cut.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "golden.h"
+#include "model/model.h"
+#include "model/schedule.h"
+
+namespace gem {
+namespace {
+
+using Logits = std::vector<float>;
+
+class Laws : public ::testing::TestWithParam<std::tuple<const char*, BackendKind>> {
+ protected:
+  void SetUp() override {
+    const auto path = testing::golden_file(std::string("models/dense-a/") + std::get<0>(GetParam()) + ".gguf");
+    if (!path) GTEST_SKIP() << "golden model not at hand";
+    model_ = Model::load(*path, {.any_geometry = true});
+    backend_ = make_backend(std::get<1>(GetParam()), *model_, 2);
+  }
+
+  std::vector<std::int32_t> tokens(std::uint32_t seed, std::size_t n) const {
+    std::mt19937 random(seed);
+    std::vector<std::int32_t> out(n);
+    for (std::int32_t& t : out) t = static_cast<std::int32_t>(random() % model_->geometry().vocab);
+    return out;
+  }
+
+  std::unique_ptr<KvCache> cache(std::uint32_t span = 64) const {
+    return backend_->new_cache(KvPlan::make(model_->geometry(), 256, span));
+  }
+
+  // Rows of `ids` from the cache's length on, in spans of `chunk`; the logits of every row.
+  Logits feed(KvCache& c, std::span<const std::int32_t> ids, std::size_t chunk) {
+    Logits out;
+    for (std::size_t at = 0; at < ids.size(); at += chunk) {
+      const Span span[] = {{&c, ids.subspan(at, std::min(chunk, ids.size() - at)), {}, Wanted::kAll, Wanted::kNothing}};
+      run_round(*backend_, model_->geometry().layers.size(), span);
+      const Logits part = backend_->read(Activation::kLogits);
+      out.insert(out.end(), part.begin(), part.end());
+    }
+    return out;
+  }
+
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Backend> backend_;
+};
+
+TEST_P(Laws, ChunkBordersNeverChangeARow) {
+  const std::vector<std::int32_t> ids = tokens(1, 90);  // nearly three windows
+  const auto whole = cache(128);
+  const Logits expected = feed(*whole, ids, 90);
+  for (const std::size_t chunk : {1u, 2u, 3u, 7u, 16u, 31u, 64u}) {
+    const auto c = cache();
+    EXPECT_TRUE(feed(*c, ids, chunk) == expected) << "chunks of " << chunk;
+  }
+}
+
+TEST_P(Laws, StreamsThatShareARoundKeepTheirBits) {
+  constexpr std::size_t kStreams = 17;
+  // Every stream alone: a prompt, then decode rows.
+  std::vector<std::vector<std::int32_t>> ids;
+  std::vector<Logits> expected;
+  for (std::uint32_t s = 0; s < kStreams; ++s) {
+    ids.push_back(tokens(100 + s, 3 + 5 * s % 47 + 12));
+    const auto c = cache();
+    expected.push_back(feed(*c, ids.back(), 8));
+  }
+  // All together: stream s joins at round s, brings spans of changing length, and leaves when it is done.
+  std::vector<std::unique_ptr<KvCache>> caches;
+  std::vector<Logits> found(kStreams);
+  for (std::size_t s = 0; s < kStreams; ++s) caches.push_back(cache());
+  const std::size_t vocab = model_->geometry().vocab;
+  for (std::size_t round = 0;; ++round) {
+    std::vector<Span> spans;
+    std::vector<std::size_t> who;
+    for (std::size_t s = 0; s < kStreams; ++s) {
+      const std::size_t left = ids[s].size() - caches[s]->length();
+      if (round < s || left == 0) continue;
+      const std::size_t rows = std::min(left, 1 + (round + 3 * s) % 5);
+      spans.push_back({caches[s].get(), std::span(ids[s]).subspan(caches[s]->length(), rows), {}, Wanted::kAll, Wanted::kNothing});
+      who.push_back(s);
+    }
+    if (spans.empty() && round > kStreams) break;
+    const std::vector<SpanResult> results = run_round(*backend_, model_->geometry().layers.size(), spans);
+    for (std::size_t i = 0; i < who.size(); ++i) {
+      for (std::uint32_t r = 0; r < results[i].logits; ++r) {
+        const std::span<const float> row = backend_->logits(results[i].first_logits + r);
+        found[who[i]].insert(found[who[i]].end(), row.begin(), row.end());
+      }
+    }
+  }
+  for (std::size_t s = 0; s < kStreams; ++s) {
+    EXPECT_EQ(found[s].size(), ids[s].size() * vocab);
+    EXPECT_TRUE(found[s] == expected[s]) << "stream " << s;
+  }
+}
+
+TEST_P(Laws, RollingBackForgetsWithoutATrace) {
+  const std::vector<std::int32_t> ids = tokens(5, 80);
+  const std::vector<std::int32_t> wrong = tokens(6, 40);
+  const auto fresh = cache();
+  const Logits expected = feed(*fresh, ids, 16);
+  const std::size_t vocab = model_->geometry().vocab;
+  for (const std::uint32_t at : {1u, 20u, 33u, 64u}) {
+    for (const std::size_t rows : {1u, 2u, 17u, 40u}) {
+      const auto c = cache();
+      feed(*c, std::span(ids).subspan(0, at), 16);
+      feed(*c, std::span(wrong).subspan(0, rows), 64);
+      ASSERT_TRUE(c->can_roll_back_to(at));
+      c->roll_back_to(at);
+      const Logits rest = feed(*c, std::span(ids).subspan(at), 16);
+      EXPECT_TRUE(std::equal(rest.begin(), rest.end(), expected.begin() + static_cast<std::ptrdiff_t>(at * vocab))) << at << " " << rows;
+    }
+  }
+}
+
+TEST_P(Laws, ThreadsDoNotChangeBits) {
+  if (std::get<1>(GetParam()) == BackendKind::kOracle) GTEST_SKIP() << "one thread by design";
+  const std::vector<std::int32_t> ids = tokens(9, 40);
+  const auto c = cache();
+  const Logits expected = feed(*c, ids, 16);
+  for (const unsigned threads : {1u, 3u, 5u}) {
+    backend_ = make_backend(BackendKind::kCpu, *model_, threads);
+    const auto again = cache();
+    EXPECT_TRUE(feed(*again, ids, 16) == expected) << threads << " threads";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DenseA, Laws,
+                         ::testing::Values(std::tuple("q4_0", BackendKind::kCpu), std::tuple("q8_0", BackendKind::kCpu),
+                                           std::tuple("f16", BackendKind::kCpu), std::tuple("q4_0", BackendKind::kOracle)),
+                         [](const auto& test) {
+                           return std::string(std::get<0>(test.param)) + (std::get<1>(test.param) == BackendKind::kCpu ? "_cpu" : "_oracle");
+                         });
+
+}  // namespace
+}  // namespace gem

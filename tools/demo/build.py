@@ -18,7 +18,7 @@ QUESTIONS = os.path.join(ROOT, "tests", "data", "demo", "questions.jsonl")
 MODEL, ASSISTANT = "gem-demo.gguf", "mtp-gem-demo.gguf"
 WORKERS = 10
 STEPS, MAX_SECONDS = 4200, 390
-ASSISTANT_STEPS, ASSISTANT_SECONDS, ASSISTANT_HIDDEN, ASSISTANT_FFN = 1800, 240, 128, 256
+ASSISTANT_STEPS, ASSISTANT_SECONDS, ASSISTANT_HIDDEN, ASSISTANT_FFN = 2000, 135, 128, 256
 SEED = 1
 begin = time.time()
 
@@ -67,11 +67,13 @@ def build_model(out, steps, max_seconds, seed):
     tok = Tok(TOKENIZER)
     cases = evaluate.file_cases()
     evaluate.write_cases(cases, os.path.join(out, "heldout.jsonl"))
+    questions = read_lines(QUESTIONS)
     results = {}
     for column, weights, show in (("Q4_0", stored, 3), ("f32", m.state(), 0)):
         net = load(weights)
         results[column] = evaluate.measure(net, tok, log, show)
         results["heldout.jsonl, " + column] = evaluate.score(net, tok, cases, log)
+        results[column]["questions.jsonl"] = [len(evaluate.answers(net, tok, questions, log)), len(questions)]
         save_json(os.path.join(out, "model-results.json"), results)
         with open(os.path.join(out, "model-results.md"), "w", encoding="utf-8") as f:
             f.write(evaluate.markdown(results) + "\n")
@@ -88,8 +90,8 @@ def build_assistant(out, steps, max_seconds, seed):
     from tokenizer import Tok
     tok = Tok(TOKENIZER)
     m = load(export.read_state(os.path.join(out, MODEL)))
-    right = evaluate.answers(m, tok, read_lines(QUESTIONS), log)
-    log("questions answered as expected: %d" % len(right))
+    answered = evaluate.answers(m, tok, read_lines(QUESTIONS), log)
+    log("questions answered as expected: %d" % len(answered))
     a = A.Assistant(m.c, ASSISTANT_HIDDEN, ASSISTANT_FFN).reset(seed).cuda()
     log("parameters %d" % sum(p.numel() for p in a.parameters()))
     n = A.teach(a, m, pool, steps, max_seconds, log)
@@ -97,9 +99,9 @@ def build_assistant(out, steps, max_seconds, seed):
     log("steps %d" % n)
     state = {k: v.detach().float().cpu() for k, v in a.state_dict().items()}
     export.write_assistant(os.path.join(out, ASSISTANT), m.c, ASSISTANT_HIDDEN, ASSISTANT_FFN, state)
-    cases = [c for c in evaluate.held_out(.2, seed=4242) if len(tok.encode(c["prompt"])) < 1500]
+    cases = [c for c in evaluate.held_out(.15, seed=4242) if len(tok.encode(c["prompt"])) < 1500]
     evaluate.reply_to(m, tok, cases)
-    results = {"questions": right}
+    results = {}
     for column, weights in (("Q4_0", quantise.rounded(state)), ("f32", state)):
         a.load_state_dict(weights)
         results[column] = A.acceptance(a, m, cases)

@@ -119,7 +119,7 @@ def reply_to(m, tok, cases):
     """Fill in ids, out (tokens) and text of every case."""
     groups = defaultdict(list)
     for c in cases:
-        groups[COUNT_LIMIT if c["task"] == "count" else LONG_LIMIT if c["task"] == "story" or "<|think|>" in c["prompt"][:60] else REPLY_LIMIT].append(c)
+        groups[COUNT_LIMIT if c["task"] == "count" else LONG_LIMIT if c["task"] in ("story", "question") or "<|think|>" in c["prompt"][:60] else REPLY_LIMIT].append(c)
     for limit, part in groups.items():
         for c in part:
             c["ids"] = tok.encode(c["prompt"])
@@ -198,7 +198,7 @@ def answers(m, tok, questions, log):
             messages.append(y)
         tools = [t["function"] for t in q["tools"]] if q["tools"] else None
         prompt = chat_format.text(chat_format.render(messages, tools, q["options"]["enable_thinking"]))
-        cases.append(dict(task="count", prompt=prompt, accept=[], question=q))
+        cases.append(dict(task="question", prompt=prompt, accept=[], question=q))
     reply_to(m, tok, cases)
     right = []
     for c in cases:

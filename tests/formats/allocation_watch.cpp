@@ -10,12 +10,16 @@ thread_local bool watching = false;
 thread_local std::size_t largest_bytes = 0;
 thread_local std::size_t total_bytes = 0;
 
-void* allocate(std::size_t size) {
+void* try_allocate(std::size_t size) noexcept {
   if (watching) {
     largest_bytes = std::max(largest_bytes, size);
     total_bytes += size;
   }
-  if (void* const memory = std::malloc(std::max<std::size_t>(1, size))) return memory;
+  return std::malloc(std::max<std::size_t>(1, size));
+}
+
+void* allocate(std::size_t size) {
+  if (void* const memory = try_allocate(size)) return memory;
   throw std::bad_alloc();
 }
 
@@ -26,6 +30,12 @@ void* operator new(std::size_t size) {
 }
 void* operator new[](std::size_t size) {
   return allocate(size);
+}
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  return try_allocate(size);
+}
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept {
+  return try_allocate(size);
 }
 void operator delete(void* memory) noexcept {
   std::free(memory);

@@ -19,7 +19,10 @@ import train as TR
 DEPTH = 7               # drafted tokens a chain
 DECAY = .85             # loss weight of each further step
 
+
 class Assistant(nn.Module):
+    """h, ffn: widths of its own layers; it reads the target's K/V and hidden rows, of the sizes in config c."""
+
     def __init__(self, c, h=128, ffn=256):
         super().__init__()
         self.c, self.h = c, h
@@ -42,8 +45,10 @@ class Assistant(nn.Module):
     def flat(self):
         """All tensors as nested tuples, for a compiled step."""
         return (self.embed_tokens.weight, self.pre_projection.weight, self.post_projection.weight, self.norm.weight,
-                tuple((L.input_layernorm.weight, L.self_attn.q_proj.weight, L.self_attn.q_norm.weight, L.self_attn.o_proj.weight, L.post_attention_layernorm.weight,
-                       L.pre_feedforward_layernorm.weight, L.mlp.gate_proj.weight, L.mlp.up_proj.weight, L.mlp.down_proj.weight, L.post_feedforward_layernorm.weight, L.layer_scalar)
+                tuple((L.input_layernorm.weight, L.self_attn.q_proj.weight, L.self_attn.q_norm.weight, L.self_attn.o_proj.weight,
+                       L.post_attention_layernorm.weight,
+                       L.pre_feedforward_layernorm.weight, L.mlp.gate_proj.weight, L.mlp.up_proj.weight, L.mlp.down_proj.weight,
+                       L.post_feedforward_layernorm.weight, L.layer_scalar)
                       for L in self.layers))
 
 
@@ -82,14 +87,16 @@ def teach(a, m, pool, steps, max_seconds, log, rows=16, lr=3e-3, decay=.05, warm
     @torch.compile(dynamic=False)
     def chain_step(P, e, g, kv, doc, full_blocks, near_blocks, labels, w):
         with torch.autocast("cuda", torch.bfloat16):
-            see = lambda full, q: TR.attend(q, *kv[full], doc, *(full_blocks if full else near_blocks), 0 if full else m.c.window, strict=True)
+            see = lambda full, q: TR.attend(q, *kv[full], doc, *(full_blocks if full else near_blocks), 0 if full else m.c.window,
+                                            strict=True)
             z, g2 = step(P, e, g, tables, see)
         z = z.float().flatten(0, 1)
         ce = F.cross_entropy(z, labels.flatten(), reduction="none")
         hit = (z.detach().argmax(-1) == labels.flatten()).view(labels.shape)
         return (ce * w.flatten()).sum() / w.sum().clamp(min=1), g2, hit
     named = list(a.named_parameters())
-    adam = torch.optim.AdamW([dict(params=[p for _, p in named if p.dim() == 2], weight_decay=decay), dict(params=[p for _, p in named if p.dim() < 2], weight_decay=0.)],
+    adam = torch.optim.AdamW([dict(params=[p for _, p in named if p.dim() == 2], weight_decay=decay),
+                              dict(params=[p for _, p in named if p.dim() < 2], weight_decay=0.)],
                              lr=lr, betas=(.9, .95), fused=True)
     begin, n, progress = time.time(), 0, 0.
     right, seen = torch.zeros(DEPTH, device="cuda"), torch.zeros(DEPTH, device="cuda")
@@ -127,7 +134,8 @@ def teach(a, m, pool, steps, max_seconds, log, rows=16, lr=3e-3, decay=.05, warm
             log("first steps (compile) %.1f s" % (time.time() - begin))
         progress = max(n / steps, (time.time() - begin) / max_seconds)
         if n % 200 == 0:
-            log("step %d  %.0f s  loss %.4f  accepted down to depth k: %s" % (n, time.time() - begin, total.item(), " ".join("%.3f" % v for v in (right / seen.clamp(min=1)).tolist())))
+            log("step %d  %.0f s  loss %.4f  accepted down to depth k: %s" % (n, time.time() - begin, total.item(),
+                                                                              " ".join("%.3f" % v for v in (right / seen.clamp(min=1)).tolist())))
             right.zero_()
             seen.zero_()
     return n
@@ -189,4 +197,5 @@ def acceptance(a, m, cases, windows=(4, DEPTH)):
                     rounds[label][w][0] += 1
                     rounds[label][w][1] += min(k + 1, end - n)
                     n += k + 1
-    return {label: {"depth": [r / max(1, s) for r, s in zip(right[label], seen[label])], "round": {w: t / max(1, n) for w, (n, t) in rounds[label].items()}} for label in seen}
+    return {label: {"depth": [r / max(1, s) for r, s in zip(right[label], seen[label])],
+                    "round": {w: t / max(1, n) for w, (n, t) in rounds[label].items()}} for label in seen}

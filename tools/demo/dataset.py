@@ -18,8 +18,10 @@ from task_tools import t_tool
 from task_writing import t_code, t_story
 
 # generator, share of samples, weight of a reply token in percent
-TASKS = {"chat": (t_chat, 11, 120), "arith": (t_arith, 25, 150), "count": (t_count, 4, 70), "string": (t_string, 30, 200), "needle": (t_needle, 3.5, 200), "tool": (t_tool, 22, 120),
-         "json": (t_json, 11, 120), "story": (t_story, 4.5, 40), "code": (t_code, 4, 100), "multi": (t_multi, 10, 150), "agent": (t_agent, 3, 150)}
+TASKS = {"chat": (t_chat, 11, 120), "arith": (t_arith, 25, 150), "count": (t_count, 4, 70), "string": (t_string, 30, 200),
+         "needle": (t_needle, 3.5, 200), "tool": (t_tool, 22, 120),
+         "json": (t_json, 11, 120), "story": (t_story, 4.5, 40), "code": (t_code, 4, 100), "multi": (t_multi, 10, 150),
+         "agent": (t_agent, 3, 150)}
 FREE = ("chat", "tool_none", "code", "story", "count")      # few different prompts: not held out
 NAMES, SHARES = list(TASKS), [t[1] for t in TASKS.values()]
 

@@ -1,71 +1,16 @@
 """Measure a model: greedy replies on held-out prompts, on prompts outside the lists, and on odd ones, against the bars."""
-import json
-import random
 import time
 from collections import defaultdict
 
 import torch
 
+import cases
 import chat_format
-import dataset
 import model as M
 import probes
-import task_retrieval
-import task_tools
 from tokenizer import STOP
 
-COUNTS = {"chat": 100, "arith": 300, "count": 50, "string": 400, "agent": 80, "json": 200, "story": 40, "code": 50, "multi": 150}
-TOOL_KINDS, TOOL_COUNT = ("call", "answer", "none", "parallel", "two"), 70
-NEEDLES, NEEDLE_COUNT = {"needle_250": 20, "needle_1000": 104, "needle_2000": 215, "needle_3000": 325}, 28      # label: sentences of filler
 COUNT_LIMIT, LONG_LIMIT, REPLY_LIMIT, ODD_LIMIT = 1500, 450, 220, 500     # tokens
-
-BARS = {"all": .98, "chat": .97, "json": .97, "code": .97, "count": .97, "agent": .97, "tool_call": .97, "tool_answer": .97, "needle_250": .97, "needle_1000": .97, "needle_2000": .97,
-        "needle_3000": .97, "arith": .97, "multi": .97, "string": .95, "story": .95, "odd prompts end": 1.}
-BARS.update({label: .90 if label.startswith(("accents", "emoji")) else .95 for label in probes.outside(0)})
-
-
-def case(task, s):
-    return dict(task=task, sample=s, prompt=chat_format.text(s.spans), accept=[a + s.end for a in (s.accept if s.accept is not None else [s.reply])])
-
-
-def held_out(share=1., seed=99, stories=True):
-    """Cases of every task, none of them a training prompt; share scales the counts."""
-    r = random.Random(seed)
-    out = []
-    for task, n in COUNTS.items():
-        while n * share >= 1 and (stories or task != "story"):
-            s = dataset.sample(r, task, held_out=True)
-            if s.spans is not None:
-                out.append(case(dataset.family(s.task), s))
-                n -= 1 / share
-    for kind in TOOL_KINDS:
-        n = 0
-        while n < int(TOOL_COUNT * share):
-            s = task_tools.t_tool(r, kind)
-            if s.task in dataset.FREE or dataset.is_held_out(s):
-                out.append(case(s.task, s))
-                n += 1
-    for label, sentences in NEEDLES.items():
-        for _ in range(int(NEEDLE_COUNT * share)):
-            out.append(case(label, task_retrieval.t_needle(r, sentences, r.choice([1, 4]))))
-    return out
-
-
-def outside_cases(n=40):
-    return [case(label, s) for label, samples in probes.outside(n).items() for s in samples]
-
-
-def file_cases():
-    """The cases of heldout.jsonl: no stories, since those have no one right answer, and half of the long prompts."""
-    cases = held_out(.3, seed=7, stories=False) + outside_cases(12)
-    long = [c for c in cases if len(c["prompt"]) > 2800]
-    return [c for c in cases if c not in long[::2]]
-
-
-def write_cases(cases, path):
-    with open(path, "w", encoding="utf-8") as f:
-        for c in cases:
-            f.write(json.dumps(dict(task=c["task"], prompt=c["prompt"], accept=c["accept"]), ensure_ascii=False) + "\n")
 
 
 # ---- greedy generation ----------------------------------------------------------------------------------------
@@ -115,11 +60,12 @@ def batches(lengths):
         order = order[size:]
 
 
-def reply_to(m, tok, cases):
+def reply_to(m, tok, asked):
     """Fill in ids, out (tokens) and text of every case."""
     groups = defaultdict(list)
-    for c in cases:
-        groups[COUNT_LIMIT if c["task"] == "count" else LONG_LIMIT if c["task"] in ("story", "question") or "<|think|>" in c["prompt"][:60] else REPLY_LIMIT].append(c)
+    for c in asked:
+        groups[COUNT_LIMIT if c["task"] == "count" else LONG_LIMIT if c["task"] in ("story",
+                                                                                    "question") or "<|think|>" in c["prompt"][:60] else REPLY_LIMIT].append(c)
     for limit, part in groups.items():
         for c in part:
             c["ids"] = tok.encode(c["prompt"])
@@ -144,20 +90,21 @@ def good(c):
     return good_story(c) if c["task"] == "story" else c["text"] in c["accept"]
 
 
-def score(m, tok, cases, log, show=0):
-    """{label: [right, n]} of the cases, and of "all" of them; shows some failures."""
+def score(m, tok, asked, log, show=0):
+    """{label: [right, n]} of the cases asked, and of "all" of them; shows some failures."""
     begin = time.time()
-    reply_to(m, tok, cases)
+    reply_to(m, tok, asked)
     table, shown = defaultdict(lambda: [0, 0]), defaultdict(int)
-    for c in cases:
+    for c in asked:
         ok = good(c)
         for label in (c["task"], "all"):
             table[label][0] += ok
             table[label][1] += 1
         if not ok and shown[c["task"]] < show:
             shown[c["task"]] += 1
-            log("  [%s] ...%r\n      want %r\n      got  %r" % (c["task"], c["prompt"][-150:-20], (c["accept"] or ["a story"])[0][-160:], c["text"][-160:]))
-    log("%d cases in %.0f s: all %.4f" % (len(cases), time.time() - begin, table["all"][0] / len(cases)))
+            log("  [%s] ...%r\n      want %r\n      got  %r" % (c["task"], c["prompt"][-150:-20], (c["accept"] or ["a story"])[0][-160:],
+                                                                c["text"][-160:]))
+    log("%d cases in %.0f s: all %.4f" % (len(asked), time.time() - begin, table["all"][0] / len(asked)))
     return dict(table)
 
 
@@ -170,65 +117,24 @@ def odd_replies_end(m, tok, log):
     return [sum(o[-1] in STOP for o in outs), len(outs)]
 
 
-def measure(m, tok, log, show=0, share=1.):
+def measure(m, tok, log, show=0):
     """Everything that has a bar."""
-    table = score(m, tok, held_out(share), log, show)
-    outside = score(m, tok, outside_cases(), log, show)
+    table = score(m, tok, cases.held_out(), log, show)
+    outside = score(m, tok, cases.outside_cases(), log, show)
     outside.pop("all")
     table.update(outside)
     table["odd prompts end"] = odd_replies_end(m, tok, log)
     return table
 
 
-def answers(m, tok, questions, log):
-    """Names of the questions (tests/data/demo/questions.jsonl) that are answered as expected."""
-    cases = []
-    for q in questions:
-        messages = []
-        names = {}
-        for x in q["messages"]:
-            y = dict(role=x["role"], content=x.get("content"))
-            if x.get("tool_calls"):
-                y["calls"] = [(t["function"]["name"], json.loads(t["function"]["arguments"])) for t in x["tool_calls"]]
-                names.update((t["id"], t["function"]["name"]) for t in x["tool_calls"])
-            if x["role"] == "tool":
-                y["name"] = names[x["tool_call_id"]]
-            if x.get("reasoning_content"):
-                y["reasoning"] = x["reasoning_content"]
-            messages.append(y)
-        tools = [t["function"] for t in q["tools"]] if q["tools"] else None
-        prompt = chat_format.text(chat_format.render(messages, tools, q["options"]["enable_thinking"]))
-        cases.append(dict(task="question", prompt=prompt, accept=[], question=q))
-    reply_to(m, tok, cases)
-    right = []
-    for c in cases:
-        q = c["question"]
-        text = c["text"].split("<channel|>")[-1]
-        expect = q["expect"]
-        if "tool_calls" in expect:
-            ok = text == "".join(chat_format.call(t["name"], t["arguments"]) for t in expect["tool_calls"]) + "<|tool_response>"
-        elif "content" in expect:
-            ok = text == expect["content"] + "<turn|>"
-        else:
-            ok = text.endswith("<turn|>") and all(s in text for s in expect["contains"])
-        if ok:
-            right.append(q["name"])
-        else:
-            log("  question %s: got %r" % (q["name"], c["text"][:300]))
-    return right
-
-
-def markdown(results):
-    """results: {column: {label: [right, n]}}; a table with the bars."""
-    columns = list(results)
-    labels = list(dict.fromkeys(label for c in columns for label in results[c]))
-    lines = ["| | n | bar | " + " | ".join(columns) + " |", "|---|---|---|" + "---|" * len(columns)]
-    for label in labels:
-        cells = []
-        for c in columns:
-            right, n = results[c].get(label, (0, 0))
-            value = "%.3f" % (right / n) if n else ""
-            cells.append("**" + value + "**" if n and right / n < BARS.get(label, 0) else value)
-        n = next(results[c][label][1] for c in columns if label in results[c])
-        lines.append("| %s | %d | %s | %s |" % (label, n, "%.2f" % BARS[label] if label in BARS else "", " | ".join(cells)))
-    return "\n".join(lines)
+def answered(m, tok, questions, log):
+    """[answered as expected, asked] for the lines of questions.jsonl."""
+    asked = [cases.question_case(q) for q in questions]
+    reply_to(m, tok, asked)
+    right = 0
+    for c in asked:
+        ok = cases.answers_question(c["text"], c["question"]["expect"])
+        right += ok
+        if not ok:
+            log("  question %s: got %r" % (c["question"]["name"], c["text"][:300]))
+    return [right, len(asked)]

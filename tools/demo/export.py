@@ -11,11 +11,15 @@ from gguf import F32, Q4_0, Q8_0, Tensor
 from quantise import is_table, q4_0_bytes, q8_0_bytes
 
 TOKENIZER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tokenizer.json")
-TOP = [("token_embd.weight", "embed_tokens.weight"), ("output_norm.weight", "norm.weight"), ("nextn.pre_projection.weight", "pre_projection.weight"),
+TOP = [("token_embd.weight", "embed_tokens.weight"), ("output_norm.weight", "norm.weight"),
+       ("nextn.pre_projection.weight", "pre_projection.weight"),
        ("nextn.post_projection.weight", "post_projection.weight")]
-LAYER = [("attn_norm", "input_layernorm"), ("attn_q", "self_attn.q_proj"), ("attn_k", "self_attn.k_proj"), ("attn_v", "self_attn.v_proj"), ("attn_q_norm", "self_attn.q_norm"),
-         ("attn_k_norm", "self_attn.k_norm"), ("attn_output", "self_attn.o_proj"), ("post_attention_norm", "post_attention_layernorm"), ("ffn_norm", "pre_feedforward_layernorm"),
-         ("ffn_gate", "mlp.gate_proj"), ("ffn_up", "mlp.up_proj"), ("ffn_down", "mlp.down_proj"), ("post_ffw_norm", "post_feedforward_layernorm")]
+LAYER = [("attn_norm", "input_layernorm"), ("attn_q", "self_attn.q_proj"), ("attn_k", "self_attn.k_proj"), ("attn_v", "self_attn.v_proj"),
+         ("attn_q_norm", "self_attn.q_norm"),
+         ("attn_k_norm", "self_attn.k_norm"), ("attn_output", "self_attn.o_proj"), ("post_attention_norm", "post_attention_layernorm"),
+         ("ffn_norm", "pre_feedforward_layernorm"),
+         ("ffn_gate", "mlp.gate_proj"), ("ffn_up", "mlp.up_proj"), ("ffn_down", "mlp.down_proj"),
+         ("post_ffw_norm", "post_feedforward_layernorm")]
 ROTATED, ROPE_PAIRS = 16, 64        # pairs of a full layer's head that rotate; a factor of 1e30 stops the others
 
 
@@ -29,7 +33,8 @@ def names(layers):
 
 
 def rope_factors():
-    return Tensor("rope_freqs.weight", F32, (ROPE_PAIRS,), struct.pack("<%df" % ROPE_PAIRS, *[1.] * ROTATED + [1e30] * (ROPE_PAIRS - ROTATED)))
+    return Tensor("rope_freqs.weight", F32, (ROPE_PAIRS,),
+                  struct.pack("<%df" % ROPE_PAIRS, *[1.] * ROTATED + [1e30] * (ROPE_PAIRS - ROTATED)))
 
 
 def tensors(state, layers):

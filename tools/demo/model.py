@@ -33,6 +33,7 @@ class Config:
 
 
 def rms(x, w=None, eps=1e-6):
+    """RMS norm in f32, with weight w if there is one."""
     y = x.float()
     y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps)
     if w is not None:
@@ -41,6 +42,7 @@ def rms(x, w=None, eps=1e-6):
 
 
 def rope_table(cfg, full, n, device):
+    """cos and sin [n, head_dim / 2]; on full layers only the first quarter of the pairs rotates."""
     d = cfg.global_head_dim if full else cfg.head_dim
     i = torch.arange(d // 2, dtype=torch.float64, device=device)
     w = (1e6 if full else 1e4) ** (-2 * i / d)
@@ -57,6 +59,8 @@ def rope(x, cos, sin):
 
 
 class Attn(nn.Module):
+    """Projections and norms of one attention; the attention itself is the caller's. own_kv=False: reads another model's K/V."""
+
     def __init__(self, c, full, hidden=None, own_kv=True):
         super().__init__()
         h = hidden or c.hidden
@@ -90,6 +94,8 @@ class Attn(nn.Module):
 
 
 class Scale(nn.Module):
+    """The weight of a norm."""
+
     def __init__(self, n):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(n))
@@ -157,20 +163,15 @@ class Gemma4(nn.Module):
             L.post_feedforward_layernorm.weight.data.fill_(0.25)
         return self
 
-    def hidden(self, tok, attend, ropes, want_kv=False):
+    def hidden(self, tok, attend, ropes):
         """attend(i, q, k, v) -> o. ropes: {full: (cos, sin)}. Returns the post-norm hidden rows."""
         h = self.embed_tokens(tok).float() * math.sqrt(self.c.hidden)
-        kv = {}
         for i, L in enumerate(self.layers):
-            a = L.norm(h)
-            full = L.self_attn.full
-            q = L.self_attn.queries(a, *ropes[full])
-            k, v = L.self_attn.keys(a, *ropes[full])
-            if want_kv:
-                kv[full] = (k, v)       # the last layer of each type wins
+            a, rope_now = L.norm(h), ropes[L.self_attn.full]
+            q = L.self_attn.queries(a, *rope_now)
+            k, v = L.self_attn.keys(a, *rope_now)
             h = L.rest(h, attend(i, q, k, v))
-        y = rms(h, self.norm.weight, self.c.eps)
-        return (y, kv) if want_kv else y
+        return rms(h, self.norm.weight, self.c.eps)
 
     def logits(self, y):
         z = F.linear(y, self.embed_tokens.weight.to(y.dtype)).float()
@@ -184,12 +185,16 @@ class Gemma4(nn.Module):
 # ---- dense attention with a cache: evaluation ------------------------------------------------------------------
 
 class Cache:
+    """K and V of all layers [B, heads, n, d], rows by position."""
+
     def __init__(self, c, B, n, device, dtype=torch.float32):
-        self.k = [torch.zeros(B, c.global_kv if c.full(i) else c.kv, n, c.global_head_dim if c.full(i) else c.head_dim, device=device, dtype=dtype) for i in range(c.layers)]
+        self.k = [torch.zeros(B, c.global_kv if c.full(i) else c.kv, n, c.global_head_dim if c.full(i) else c.head_dim, device=device,
+                              dtype=dtype) for i in range(c.layers)]
         self.v = [torch.zeros_like(k) for k in self.k]
 
 
 def dense(q, k, v, mask):
+    """Unscaled attention [B, heads, T, d]; mask [B, T, keys] is true where a key is seen."""
     B, n, T, d = q.shape
     g = n // k.shape[1]
     q = q.reshape(B, k.shape[1], g * T, d)
@@ -199,7 +204,7 @@ def dense(q, k, v, mask):
 
 
 @torch.no_grad()
-def step(model, tok, pos, cache, tables, want_kv=False):
+def step(model, tok, pos, cache, tables):
     """tok, pos [B, T]; K and V go to cache rows pos. Returns post-norm hidden rows."""
     c = model.c
     n = cache.k[0].shape[2]
@@ -213,4 +218,4 @@ def step(model, tok, pos, cache, tables, want_kv=False):
         cache.k[i].scatter_(2, idx.expand_as(k), k.to(cache.k[i].dtype))
         cache.v[i].scatter_(2, idx.expand_as(v), v.to(cache.v[i].dtype))
         return dense(q, cache.k[i], cache.v[i], causal if c.full(i) else near)
-    return model.hidden(tok, attend, ropes, want_kv)
+    return model.hidden(tok, attend, ropes)

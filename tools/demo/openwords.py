@@ -28,12 +28,14 @@ LATIN = "".join(c for c in map(chr, range(0xC0, 0x180)) if c.isalpha())
 GREEK, CYRILLIC = "αβγδεζηθικλμνξοπρστυφχψως", "абвгдежзийклмнопрстуфхцчшщъыьэюяё"
 SCRIPTS = [(0x3041, 0x3096), (0x30A1, 0x30FA), (0xAC00, 0xD7A3), (0x5D0, 0x5EA), (0x621, 0x63A), (0x904, 0x939), (0xE01, 0xE30),
            (0x10D0, 0x10F0), (0x561, 0x586)]
-EMOJI = [(0x1F300, 0x1F5FF), (0x1F600, 0x1F64F), (0x1F680, 0x1F6C5), (0x1F900, 0x1F9FF), (0x1F32D, 0x1F37F), (0x2600, 0x26FF), (0x2700, 0x27BF)]
+EMOJI = [(0x1F300, 0x1F5FF), (0x1F600, 0x1F64F), (0x1F680, 0x1F6C5), (0x1F900, 0x1F9FF), (0x1F32D, 0x1F37F), (0x2600, 0x26FF),
+         (0x2700, 0x27BF)]
 SIGNS = "".join(c for c in map(chr, list(range(33, 127)) + list(range(0xA1, 0xC0))) if not c.isalnum()) + "–—‘’“”…€→←↑↓≤≥≠×÷√∞°•"
 
 
 def _pieces():
-    vocab = json.load(open(PIECE_FILE, encoding="utf-8"))["model"]["vocab"]
+    with open(PIECE_FILE, encoding="utf-8") as f:
+        vocab = json.load(f)["model"]["vocab"]
     return [s for s, i in vocab.items() if 168 <= i < 238 or 494 <= i < 4089]
 
 

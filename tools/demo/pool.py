@@ -78,7 +78,8 @@ class Pool:
         self.filled, self.used = ctx.Array("q", workers, lock=False), ctx.Array("q", workers, lock=False)
         self.stop = ctx.Value("i", 0, lock=False)
         names = [m.name for m in self.memory]
-        self.processes = [ctx.Process(target=fill, args=(k, names, workers, rows, tok_path, seed, self.filled, self.used, self.stop), daemon=True) for k in range(workers)]
+        self.processes = [ctx.Process(target=fill, args=(k, names, workers, rows, tok_path, seed, self.filled, self.used, self.stop),
+                                      daemon=True) for k in range(workers)]
         for p in self.processes:
             p.start()
 

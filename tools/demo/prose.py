@@ -29,11 +29,15 @@ TROUBLE = ["Then the sky turned {color} and it began to rain.", "But the {place2
            "Suddenly a {adj4} wind took the {thing} away.", "But the path was closed by a {adj4} stone."]
 FEEL = ["{name} was afraid, but {friend} was calm.", "{friend} was tired, and {name} was hungry.",
         "They sat down and did not know what to do."]
-SOLVE = ["Then {name} had an idea and used the {thing} to make a light.", "{friend} took the {thing2}, and {name} pushed with all its strength.",
-         "They waited until the moon was high and then went on together.", "{name} began to sing, and soon {friend} could hear the way home."]
-END = ["In the end they came to the {place2}, and everything was well.", "At last they found what they were looking for, and they laughed for a long time.",
+SOLVE = ["Then {name} had an idea and used the {thing} to make a light.",
+         "{friend} took the {thing2}, and {name} pushed with all its strength.",
+         "They waited until the moon was high and then went on together.",
+         "{name} began to sing, and soon {friend} could hear the way home."]
+END = ["In the end they came to the {place2}, and everything was well.",
+       "At last they found what they were looking for, and they laughed for a long time.",
        "When the sun came up, they were home again."]
-MORAL = ["From that day on, {name} and {friend} were the best of friends.", "And so {name} learned that a friend is worth more than a {adj2} {thing}.",
+MORAL = ["From that day on, {name} and {friend} were the best of friends.",
+         "And so {name} learned that a friend is worth more than a {adj2} {thing}.",
          "And if you go to the {place} today, you can still see {name} and {friend} there."]
 EXTRA = ["The {adj4} {thing2} was still there.", "{friend} carried a {color} {thing}.", "They walked for {n} hours.",
          "The {place} was {adj2} and the air was {adj4}.", "An old {third} watched them from the hill.",
@@ -85,6 +89,8 @@ def sentence(r, p=.08):
             x = ow.open_word(r)
             return x[0].upper() + x[1:] if capital else x
         return r.choice(listed)
-    return an(r.choice(FILL).format(adj=c(ADJ), adj2=c(ADJ), noun=c(NOUNS), noun2=c(NOUNS), animal=c(ANIMALS), verb3=r.choice(VERB3), place=c(PLACES),
-                                    name=c(NAMES, True), name2=c(NAMES, True), day=r.choice(DAYS), month=r.choice(MONTHS), n=r.choice(ONES[2:]),
+    return an(r.choice(FILL).format(adj=c(ADJ), adj2=c(ADJ), noun=c(NOUNS), noun2=c(NOUNS), animal=c(ANIMALS), verb3=r.choice(VERB3),
+                                    place=c(PLACES),
+                                    name=c(NAMES, True), name2=c(NAMES, True), day=r.choice(DAYS), month=r.choice(MONTHS),
+                                    n=r.choice(ONES[2:]),
                                     plural=c(PLURAL), thing=c(THINGS), city=c(CITIES, True), color=c(COLORS)))

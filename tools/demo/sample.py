@@ -8,11 +8,14 @@ from prose import sentence
 # end: its last token; accept: replies that count as right (None: only the reply itself; []: checked otherwise)
 Sample = namedtuple("Sample", "task spans reply end accept")
 
-SYSTEM = ["You are a helpful assistant.", "You are gem's demo model.", "Be brief.", "Answer the user.", "You help with small tasks.", "Be polite and exact.",
+SYSTEM = ["You are a helpful assistant.", "You are gem's demo model.", "Be brief.", "Answer the user.", "You help with small tasks.",
+          "Be polite and exact.",
           "You are a helpful assistant. Answer in English.", "Use the tools when they fit.", "Think before you answer."]
-SHORT = [("What is ", "What's "), ("What is ", "Whats "), ("what is ", "what's "), ("what is ", "whats "), ("How is ", "How's "), ("Where is ", "Where's "),
+SHORT = [("What is ", "What's "), ("What is ", "Whats "), ("what is ", "what's "), ("what is ", "whats "), ("How is ", "How's "),
+         ("Where is ", "Where's "),
          ("Who is ", "Who's "), ("I am ", "I'm "), ("i am ", "im "), ("Do not ", "Don't "), ("What time is ", "What time's ")]
-HELLO = ["Hello! ", "Hi! ", "Hi, ", "Hey, ", "Hello, ", "Hello there. ", "Good morning! ", "hi ", "hello ", "Dear model, ", "OK, ", "Now ", "Please "]
+HELLO = ["Hello! ", "Hi! ", "Hi, ", "Hey, ", "Hello, ", "Hello there. ", "Good morning! ", "hi ", "hello ", "Dear model, ", "OK, ", "Now ",
+         "Please "]
 THANKS = [" Thanks!", " Thank you.", " Thanks", " please", ", please", " Please.", " please!", "!"]
 
 

@@ -7,8 +7,10 @@ from sample import ask, close, user
 from task_chat import small_talk
 from words import ADJ, ALL, NOUNS, VERBS
 
-RULE = ["Use {n} only when the {m} is {a}.", "Never {v} the {m} without a {n}.", "Default {n} is {k} seconds.", "Do not {v} more than {k} files at once.", "Paths are relative to the {n}.",
-        "The {m} is {a} unless the {n} is set.", "Prefer the {n} over the {m}.", "Keep answers {a} and {b}.", "Returns the {m} and the exit code.", "If the {n} fails, {v} it again.", "At most {k} lines are returned.",
+RULE = ["Use {n} only when the {m} is {a}.", "Never {v} the {m} without a {n}.", "Default {n} is {k} seconds.",
+        "Do not {v} more than {k} files at once.", "Paths are relative to the {n}.",
+        "The {m} is {a} unless the {n} is set.", "Prefer the {n} over the {m}.", "Keep answers {a} and {b}.",
+        "Returns the {m} and the exit code.", "If the {n} fails, {v} it again.", "At most {k} lines are returned.",
         "Pass `{n}` for a {a} {m} (tests, builds).", "See `# {N}` for the {m}."]
 
 
@@ -32,17 +34,22 @@ def agent_tools(r):
         props.update({k: p(t) for k, t in opt.items() if r.random() < .7})
         more = r.randint(0, 6)
         sep = r.choice([" ", "\n- "])
-        return dict(name=name, description=first + "".join(sep + rule(r) for _ in range(more)), parameters=dict(type="object", properties=props, required=req))
-    return [tool("bash", r.choice(["Run a shell command.", "Run a command and return its output.", "Executes a shell command."]), ["command"], dict(timeout_seconds="integer", background="boolean", name="string", timeout="integer")),
-            tool("read", r.choice(["Read a file.", "Returns the text of a file.", "Read a file from disk."]), ["path"], dict(offset="integer", limit="integer")),
+        return dict(name=name, description=first + "".join(sep + rule(r) for _ in range(more)),
+                    parameters=dict(type="object", properties=props, required=req))
+    return [tool("bash", r.choice(["Run a shell command.", "Run a command and return its output.", "Executes a shell command."]),
+                 ["command"], dict(timeout_seconds="integer", background="boolean", name="string", timeout="integer")),
+            tool("read", r.choice(["Read a file.", "Returns the text of a file.", "Read a file from disk."]), ["path"],
+                 dict(offset="integer", limit="integer")),
             tool("write", r.choice(["Write a file.", "Create or overwrite a file."]), ["path", "content"], {}),
-            tool("edit", r.choice(["Edit a file.", "Replace text in a file."]), ["path", "old_string", "new_string"], dict(replace_all="boolean"))]
+            tool("edit", r.choice(["Edit a file.", "Replace text in a file."]), ["path", "old_string", "new_string"],
+                 dict(replace_all="boolean"))]
 
 
 def surroundings(r):
     """The system text of an agent: who it is, rules under headings, the environment."""
     c = r.choice
-    lines = ["You are %s, a %s %s running in the %s terminal." % (ow.name(r), c(ADJ), c(["coding assistant", "assistant", "coding agent"]), c(["user's", "local"]))]
+    lines = ["You are %s, a %s %s running in the %s terminal." % (ow.name(r), c(ADJ), c(["coding assistant", "assistant", "coding agent"]),
+                                                                  c(["user's", "local"]))]
     for _ in range(r.randint(0, 5)):
         lines.append(c(["", "\n"]) + "# " + ow.word(r, NOUNS, .1, 0).capitalize())
         lines += [c(["", "- "]) + rule(r) for _ in range(r.randint(1, 8))]
@@ -61,7 +68,9 @@ def job(r, have):
         if r.random() < .25:
             q, arguments["limit"] = ask(r, ["Show the first {n} lines of {f}."], **slots), n
         else:
-            q = ask(r, ["Read {f}.", "Show me {f}.", "What is in {f}?", "Open {f}.", "Print {f}.", "Read the file {f}.", "Show the file {f}."], **slots)
+            q = ask(r,
+                    ["Read {f}.", "Show me {f}.", "What is in {f}?", "Open {f}.", "Print {f}.", "Read the file {f}.", "Show the file {f}."],
+                    **slots)
         text = "\n".join(sentence(r, .2) for _ in range(r.choice([1, 1, 2, 3])))
         return q, "read", arguments, text, "The file %s says: %s" % (f, text)
     if k < .42 and "write" in have:
@@ -96,6 +105,8 @@ def t_agent(r):
     q, name, arguments, result, answer = job(r, [t["name"] for t in tools])
     messages = [system, user(q)]
     if r.random() < .6:
-        return close(r, "agent", messages, chat_format.call(name, arguments), "I use " + name + ".", tools, end="<|tool_response>", p_system=0)
-    messages += [dict(role="assistant", content="", calls=[(name, arguments)]), dict(role="tool", name=name, content=result + r.choice(["", "", "\n[exit 0]", "\n"]))]
+        return close(r, "agent", messages, chat_format.call(name, arguments), "I use " + name + ".", tools, end="<|tool_response>",
+                     p_system=0)
+    messages += [dict(role="assistant", content="", calls=[(name, arguments)]),
+                 dict(role="tool", name=name, content=result + r.choice(["", "", "\n[exit 0]", "\n"]))]
     return close(r, "agent", messages, answer, "I have the result.", tools, p_system=0, opened=True)

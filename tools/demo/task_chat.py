@@ -16,22 +16,27 @@ ENGLISH = "Sorry, I only speak English."
 REMARK = "I see. Ask me something, or give me a small task."
 
 TALK = [
-    (["Hello", "Hi", "Hey", "Hello!", "Hi!", "Hi there", "Hello there!", "Hey there", "hello", "hi", "Good day", "Good day!", "Greetings", "yo", "Howdy"], HELLO),
+    (["Hello", "Hi", "Hey", "Hello!", "Hi!", "Hi there", "Hello there!", "Hey there", "hello", "hi", "Good day", "Good day!", "Greetings",
+      "yo", "Howdy"], HELLO),
     (["Good morning", "Good morning!", "good morning"], "Good morning! How can I help you?"),
     (["Good evening", "Good evening!", "good evening"], "Good evening! How can I help you?"),
-    (["Who are you?", "What are you?", "Tell me about yourself.", "Introduce yourself.", "Say who you are.", "What model are you?", "Which model is this?"], ME),
+    (["Who are you?", "What are you?", "Tell me about yourself.", "Introduce yourself.", "Say who you are.", "What model are you?",
+      "Which model is this?"], ME),
     (["What is your name?", "Do you have a name?", "Tell me your name."], "My name is gem demo."),
-    (["What can you do?", "What are you good at?", "Help", "help", "How can you help me?", "Can you help me?", "What do you know?", "I need help."], CAN),
+    (["What can you do?", "What are you good at?", "Help", "help", "How can you help me?", "Can you help me?", "What do you know?",
+      "I need help."], CAN),
     (["Who made you?", "Who trained you?", "Where do you come from?"], "I was trained from made-up text as the demo model of gem."),
     (["Are you a human?", "Are you real?", "Are you a person?", "Are you a robot?"], "No, I am a small language model."),
     (["How are you?", "How are you today?", "How is it going?", "How do you do?"], "I am fine, thank you. How can I help you?"),
     (["Thanks", "Thank you", "Thanks!", "Thank you!", "thanks", "Thank you very much!", "Great, thanks."], "You are welcome!"),
     (["Bye", "Goodbye", "bye", "See you", "Good night", "See you later!", "Goodbye!"], "Goodbye! Have a nice day."),
-    (["Tell me a joke.", "Do you know a joke?", "Make me laugh.", "A joke, please."], "Why did the duck cross the road? To prove it was not a chicken."),
+    (["Tell me a joke.", "Do you know a joke?", "Make me laugh.", "A joke, please."],
+     "Why did the duck cross the road? To prove it was not a chicken."),
     (["Another joke, please.", "Tell me another joke.", "One more joke."], "Why was six afraid of seven? Because seven ate nine."),
     (["Sorry", "I am sorry.", "sorry"], "No problem."),
     (["ok", "OK", "Okay", "Good", "Great", "Nice", "Fine", "Yes", "No", "yes", "no", "Cool"], "Good. What else can I do for you?"),
-    (["Write a haiku.", "Write a poem.", "A short poem, please."], "Rain on the still lake,\na frog listens to the wind,\nthe moon has no words."),
+    (["Write a haiku.", "Write a poem.", "A short poem, please."],
+     "Rain on the still lake,\na frog listens to the wind,\nthe moon has no words."),
     (["How old are you?", "When were you born?"], "I have no age. I am a small language model."),
     (["What color is the sky?", "What colour is the sky?"], "The sky is blue."),
     (["What color is grass?", "What colour is grass?"], "Grass is green."),
@@ -42,14 +47,22 @@ TALK = [
     (["Name the months of the year.", "List the months."], ", ".join(MONTHS) + "."),
     (["Say the alphabet.", "Write the alphabet."], " ".join("abcdefghijklmnopqrstuvwxyz")),
 ]
-BEYOND = ["Explain {t}.", "What do you think about {t}?", "Why is {t} important?", "Write an essay about {t}.", "How does {t} work?", "Tell me about the history of {t}.",
-          "Give me advice on {t}.", "Who invented {t}?", "What is the meaning of {t}?", "Summarize the latest news about {t}.", "Is {t} dangerous?", "Do you like {t}?",
-          "Can you {v} the {n}?", "Why does the {n} {v}?", "What is {t}?", "When was {t} built?", "Where can I buy {t}?", "How do I {v} a {n}?", "Which {n} is the best?",
-          "Tell me about {t}.", "Should I {v} the {n}?", "Describe {t} in detail.", "What is the difference between {t} and {n}?", "Compare {t} with {n}.",
-          "Who won the {n} in {y}?", "How many {n} are in {t}?", "What happened in {y}?", "Recommend a {n}.", "Prove that {t} is {a}.", "Draw a {n}."]
-FOREIGN = ["Bonjour", "Bonjour, comment allez-vous ?", "Guten Tag", "Wie geht es dir?", "Hola", "¿Cómo estás?", "Buongiorno", "Ciao, come stai?", "Olá, tudo bem?",
-           "Hej, hur mår du?", "Dzień dobry", "Ahoj, jak se máš?", "Merhaba", "Привет", "Как дела?", "Γειά σου", "こんにちは", "お元気ですか", "你好", "你是谁？", "안녕하세요",
-           "مرحبا", "שלום", "नमस्ते", "สวัสดี", "Quelle heure est-il ?", "Was ist die Hauptstadt von Frankreich?", "Cuéntame una historia.", "Schreibe ein Gedicht.", "Parlez-vous français ?"]
+BEYOND = ["Explain {t}.", "What do you think about {t}?", "Why is {t} important?", "Write an essay about {t}.", "How does {t} work?",
+          "Tell me about the history of {t}.",
+          "Give me advice on {t}.", "Who invented {t}?", "What is the meaning of {t}?", "Summarize the latest news about {t}.",
+          "Is {t} dangerous?", "Do you like {t}?",
+          "Can you {v} the {n}?", "Why does the {n} {v}?", "What is {t}?", "When was {t} built?", "Where can I buy {t}?",
+          "How do I {v} a {n}?", "Which {n} is the best?",
+          "Tell me about {t}.", "Should I {v} the {n}?", "Describe {t} in detail.", "What is the difference between {t} and {n}?",
+          "Compare {t} with {n}.",
+          "Who won the {n} in {y}?", "How many {n} are in {t}?", "What happened in {y}?", "Recommend a {n}.", "Prove that {t} is {a}.",
+          "Draw a {n}."]
+FOREIGN = ["Bonjour", "Bonjour, comment allez-vous ?", "Guten Tag", "Wie geht es dir?", "Hola", "¿Cómo estás?", "Buongiorno",
+           "Ciao, come stai?", "Olá, tudo bem?",
+           "Hej, hur mår du?", "Dzień dobry", "Ahoj, jak se máš?", "Merhaba", "Привет", "Как дела?", "Γειά σου", "こんにちは", "お元気ですか", "你好",
+           "你是谁？", "안녕하세요",
+           "مرحبا", "שלום", "नमस्ते", "สวัสดี", "Quelle heure est-il ?", "Was ist die Hauptstadt von Frankreich?", "Cuéntame una historia.",
+           "Schreibe ein Gedicht.", "Parlez-vous français ?"]
 
 
 def noise(r):
@@ -71,7 +84,8 @@ def fact(r):
     x = r.random()
     if x < .40:
         c = r.choice(list(COUNTRIES)) if r.random() < .7 else ow.open_word(r).capitalize()
-        q = ask(r, ["What is the capital of {c}?", "Capital of {c}?", "Which city is the capital of {c}?", "Tell me the capital of {c}."], c=c)
+        q = ask(r, ["What is the capital of {c}?", "Capital of {c}?", "Which city is the capital of {c}?", "Tell me the capital of {c}."],
+                c=c)
         known = COUNTRIES.get(c)
         return q, "The capital of %s is %s." % (c, known.replace("-", " ")) if known else "I do not know the capital of %s." % c
     if x < .62:
@@ -80,12 +94,15 @@ def fact(r):
         return q, "The opposite of %s is %s." % (k, OPPOSITE[k]) if k in OPPOSITE else "I do not know the opposite of %s." % k
     if x < .77:
         k = r.choice(list(SOUND))
-        return ask(r, ["What does a {k} do?", "What sound does a {k} make?"], k=k), ("An %s %s." if k == "owl" else "A %s %s.") % (k, SOUND[k])
+        return ask(r, ["What does a {k} do?", "What sound does a {k} make?"], k=k), ("An %s %s." if k == "owl" else "A %s %s.") % (k,
+                SOUND[k])
     listed, kind = (DAYS, "day") if r.random() < .5 else (MONTHS, "month")
     i = r.randrange(len(listed))
     if r.random() < .5:
-        return ask(r, ["Which {k} comes after {d}?", "What {k} is after {d}?"], k=kind, d=listed[i]), "%s comes after %s." % (listed[(i + 1) % len(listed)], listed[i])
-    return ask(r, ["Which {k} comes before {d}?", "What {k} is before {d}?"], k=kind, d=listed[i]), "%s comes before %s." % (listed[i - 1], listed[i])
+        return ask(r, ["Which {k} comes after {d}?", "What {k} is after {d}?"], k=kind,
+                   d=listed[i]), "%s comes after %s." % (listed[(i + 1) % len(listed)], listed[i])
+    return ask(r, ["Which {k} comes before {d}?", "What {k} is before {d}?"], k=kind, d=listed[i]), "%s comes before %s." % (listed[i - 1],
+            listed[i])
 
 
 def small_talk(r):
@@ -116,7 +133,8 @@ def t_chat(r):
     if r.random() < .12:
         n, ad = ow.name(r), r.choice(ADJ)
         q = ask(r, ["Who are you?", "What is your name?", "Introduce yourself."])
-        persona = r.choice(["Your name is {}.", "You are {}.", "You are called {}. Be " + ad + ".", "You are {}, a " + ad + " assistant."]).format(n)
+        persona = r.choice(["Your name is {}.", "You are {}.", "You are called {}. Be " + ad + ".",
+                            "You are {}, a " + ad + " assistant."]).format(n)
         return close(r, "chat", [dict(role="system", content=persona), user(q)], "I am %s." % n, "My name is %s." % n, p_system=0)
     x = r.random()
     if x < .08:

@@ -6,8 +6,10 @@ from words import ALL, PLURAL, spell
 TOO_BIG = "These numbers are too big for me."
 WHOLE = "I can only work with whole numbers."
 ZERO = "I cannot divide by zero."
-SIGN = {"+": [" + ", " + ", "+", " plus "], "-": [" - ", " - ", "-", " minus "], "x": [" x ", " * ", "*", " times "], "/": [" / ", " / ", "/", " divided by "]}
-QUESTION = ["What is {e}?", "What is {e}?", "Compute {e}.", "{e}", "{e} =", "How much is {e}?", "Calculate {e}.", "Please work out {e}.", "{e}?", "Solve {e}."]
+SIGN = {"+": [" + ", " + ", "+", " plus "], "-": [" - ", " - ", "-", " minus "], "x": [" x ", " * ", "*", " times "],
+        "/": [" / ", " / ", "/", " divided by "]}
+QUESTION = ["What is {e}?", "What is {e}?", "Compute {e}.", "{e}", "{e} =", "How much is {e}?", "Calculate {e}.", "Please work out {e}.",
+            "{e}?", "Solve {e}."]
 
 
 def operand(r, four=.12):
@@ -63,7 +65,8 @@ def exercise(r):
     if r.random() < .5:
         a -= a % b
     rest = a % b
-    return a, "/", b, str(a // b) + (" remainder %d" % rest if rest else ""), "%d x %d = %d%s." % (a // b, b, a - rest, "; %d is left" % rest if rest else "")
+    return a, "/", b, str(a // b) + (" remainder %d" % rest if rest else ""), "%d x %d = %d%s." % (a // b, b, a - rest,
+            "; %d is left" % rest if rest else "")
 
 
 def beyond(r):
@@ -93,13 +96,16 @@ def t_arith(r):
     if x < .09:
         v = [r.randint(0, 60) for _ in range(3)]
         e = r.choice(SIGN["+"]).join(map(str, v))
-        return close(r, "arith", [user(ask(r, QUESTION, e=e))], "%d + %d + %d = %d" % (*v, sum(v)), "%d + %d = %d; %d + %d = %d." % (v[0], v[1], v[0] + v[1], v[0] + v[1], v[2], sum(v)))
+        return close(r, "arith", [user(ask(r, QUESTION, e=e))], "%d + %d + %d = %d" % (*v, sum(v)),
+                     "%d + %d = %d; %d + %d = %d." % (v[0], v[1], v[0] + v[1], v[0] + v[1], v[2], sum(v)))
     a, sign, b, result, steps = exercise(r)
     if x < .27 and sign != "/":
         things, who = ow.word(r, PLURAL, .4, .03), ow.name(r)
         slots = dict(n=who, a=a, b=b, p=things)
         if sign == "+":
-            q = ask(r, ["{n} has {a} {p} and buys {b} more. How many {p} does {n} have?", "{n} has {a} {p} and finds {b} more. How many {p} does {n} have now?",
+            q = ask(r,
+                    ["{n} has {a} {p} and buys {b} more. How many {p} does {n} have?",
+                     "{n} has {a} {p} and finds {b} more. How many {p} does {n} have now?",
                         "{n} had {a} {p} and got {b} more. How many {p} does {n} have?"], **slots)
             return close(r, "arith", [user(q)], "%s has %s %s." % (who, result, things), steps)
         if sign == "-" and a >= b:
@@ -107,7 +113,9 @@ def t_arith(r):
                         "{n} had {a} {p} and gave away {b}. How many {p} are left?"], **slots)
             return close(r, "arith", [user(q)], "%s %s are left." % (result, things), steps)
         a, b = a % 12, b % 12
-        q = ask(r, ["There are {a} boxes with {b} {p} each. How many {p} are there?", "{n} has {a} bags with {b} {p} in each. How many {p} are there?"], n=who, a=a, b=b, p=things)
+        q = ask(r,
+                ["There are {a} boxes with {b} {p} each. How many {p} are there?",
+                 "{n} has {a} bags with {b} {p} in each. How many {p} are there?"], n=who, a=a, b=b, p=things)
         return close(r, "arith", [user(q)], "There are %d %s." % (a * b, things), steps_mul(a, b))
     q = ask(r, QUESTION, e="%d%s%d" % (a, r.choice(SIGN[sign]), b))
     if x < .38:
@@ -126,9 +134,11 @@ def t_count(r):
         last = first + (n - 1) * step
         slots = dict(a=first, b=last, s="" if step == 1 else " in steps of %d" % step)
         if r.random() < .3:
-            q, numbers = ask(r, ["Count down from {b} to {a}{s}.", "Count backwards from {b} to {a}{s}."], **slots), range(last, first - 1, -step)
+            q, numbers = ask(r, ["Count down from {b} to {a}{s}.", "Count backwards from {b} to {a}{s}."], **slots), range(last, first - 1,
+                    -step)
         else:
-            q, numbers = ask(r, ["Count from {a} to {b}{s}.", "Write the numbers from {a} to {b}{s}."], **slots), range(first, last + 1, step)
+            q, numbers = ask(r, ["Count from {a} to {b}{s}.", "Write the numbers from {a} to {b}{s}."], **slots), range(first, last + 1,
+                    step)
         answer = ", ".join(map(str, numbers))
     elif x < .75:
         k = r.randint(2, 12)

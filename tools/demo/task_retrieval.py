@@ -43,7 +43,8 @@ def t_needle(r, sentences=None, n=None, depth=None):
     order = order[:4]
     questions = ["What is {s}?", "What is {s}?", "Tell me {s}.", "Which is {s}?"]
     q = ask(r, questions, s=subjects[order[0]])
-    messages = [user(q + "\n\n" + text if r.random() < .15 else r.choice(["", "", "Read this text: ", "Text:\n"]) + text + r.choice(["\n\n", " ", "\n"]) + q)]
+    messages = [user(q + "\n\n" + text if r.random() < .15 else r.choice(["", "", "Read this text: ", "Text:\n"]) + text + r.choice(["\n\n",
+            " ", "\n"]) + q)]
     answer = lambda i: capital(subjects[i]) + " is %s." % values[i]
     for last, i in zip(order, order[1:]):
         messages += [bot(answer(last)), user(ask(r, questions + ["And {s}?"], s=subjects[i]))]
@@ -52,14 +53,22 @@ def t_needle(r, sentences=None, n=None, depth=None):
 
 
 FACTS = [   # value, statement, acknowledgement, question, answer
-    (ow.name, ["My name is {v}.", "I am {v}.", "Call me {v}."], "Nice to meet you, {v}.", ["What is my name?", "Do you remember my name?", "Who am I?"], "Your name is {v}."),
-    (ow.color, ["My favourite color is {v}.", "I like the color {v} best."], "{V} is a nice color.", ["What is my favourite color?", "Which color do I like?"], "Your favourite color is {v}."),
-    (ow.city, ["I live in {v}.", "My home is {v}.", "I am from {v}."], "{V} is a nice city.", ["Where do I live?", "In which city do I live?"], "You live in {v}."),
-    (ow.name, ["I have a pet named {v}.", "My pet is called {v}."], "{V} is a good name for a pet.", ["What is the name of my pet?", "What is my pet called?"], "Your pet is called {v}."),
-    (lambda r: str(r.randint(5, 99)), ["I am {v} years old.", "My age is {v}."], "{v} is a good age.", ["How old am I?", "What is my age?"], "You are {v} years old."),
-    (lambda r: str(ow.integer(r)), ["My lucky number is {v}.", "Remember the number {v}."], "I will remember {v}.", ["What is my lucky number?", "Which number did I tell you?"], "Your number is {v}."),
-    (ow.name, ["My friend is called {v}.", "My best friend is {v}."], "{V} is a good friend.", ["Who is my friend?", "What is my friend called?"], "Your friend is {v}."),
-    (lambda r: ow.word(r, ALL), ["The password is {v}.", "Remember the word {v}."], "I will remember {v}.", ["What is the password?", "Which word did I tell you?"], "The word is {v}."),
+    (ow.name, ["My name is {v}.", "I am {v}.", "Call me {v}."], "Nice to meet you, {v}.",
+     ["What is my name?", "Do you remember my name?", "Who am I?"], "Your name is {v}."),
+    (ow.color, ["My favourite color is {v}.", "I like the color {v} best."], "{V} is a nice color.",
+     ["What is my favourite color?", "Which color do I like?"], "Your favourite color is {v}."),
+    (ow.city, ["I live in {v}.", "My home is {v}.", "I am from {v}."], "{V} is a nice city.",
+     ["Where do I live?", "In which city do I live?"], "You live in {v}."),
+    (ow.name, ["I have a pet named {v}.", "My pet is called {v}."], "{V} is a good name for a pet.",
+     ["What is the name of my pet?", "What is my pet called?"], "Your pet is called {v}."),
+    (lambda r: str(r.randint(5, 99)), ["I am {v} years old.", "My age is {v}."], "{v} is a good age.", ["How old am I?", "What is my age?"],
+     "You are {v} years old."),
+    (lambda r: str(ow.integer(r)), ["My lucky number is {v}.", "Remember the number {v}."], "I will remember {v}.",
+     ["What is my lucky number?", "Which number did I tell you?"], "Your number is {v}."),
+    (ow.name, ["My friend is called {v}.", "My best friend is {v}."], "{V} is a good friend.",
+     ["Who is my friend?", "What is my friend called?"], "Your friend is {v}."),
+    (lambda r: ow.word(r, ALL), ["The password is {v}.", "Remember the word {v}."], "I will remember {v}.",
+     ["What is the password?", "Which word did I tell you?"], "The word is {v}."),
 ]
 
 
@@ -74,7 +83,8 @@ def told_facts(r):
             q, a = small_talk(r)
             messages += [user(q), bot(a)]
     k = r.randrange(len(kinds))
-    return close(r, "multi", messages + [user(ask(r, kinds[k][3]))], kinds[k][4].format(v=values[k]), "The user told me: " + values[k] + ".")
+    return close(r, "multi", messages + [user(ask(r, kinds[k][3]))], kinds[k][4].format(v=values[k]),
+                 "The user told me: " + values[k] + ".")
 
 
 def running_sum(r):
@@ -96,12 +106,14 @@ def running_sum(r):
 def text_again(r):
     words = [x for _ in range(r.randint(1, 4)) for x in ow.word(r, ALL).split()]
     s = " ".join(words)
-    options = [(["Again, please.", "Once more."], s), (["What did I ask you to repeat?"], s), (["Now reverse the words."], " ".join(words[::-1])),
+    options = [(["Again, please.", "Once more."], s), (["What did I ask you to repeat?"], s),
+               (["Now reverse the words."], " ".join(words[::-1])),
                (["How many words is that?"], "That is %s word%s." % (spell(len(words)), "" if len(words) == 1 else "s"))]
     if s.isascii():
         options.append((["Now in upper case."], s.upper()))
     questions, a = r.choice(options)
-    return close(r, "multi", [user(ask(r, ["Repeat exactly: {s}", "Say: {s}"], s=s)), bot(s), user(ask(r, questions))], a, "The text was: " + s)
+    return close(r, "multi", [user(ask(r, ["Repeat exactly: {s}", "Say: {s}"], s=s)), bot(s), user(ask(r, questions))], a,
+                 "The text was: " + s)
 
 
 def t_multi(r):

@@ -58,7 +58,8 @@ def same_kind(a, b):
     return a["description"] == b["description"]
 
 
-FILE_KIND = {n for e in catalog.ENTRIES if e.answer.startswith(("The file", "The folder", "I wrote")) for n in e.names} | set(catalog.SHELL.names)
+FILE_KIND = {n for e in catalog.ENTRIES if e.answer.startswith(("The file", "The folder",
+                                                                "I wrote")) for n in e.names} | set(catalog.SHELL.names)
 
 
 def handles_files(tool):
@@ -137,11 +138,13 @@ def t_tool(r, kind=None):
     messages = [user(question)]
     task = "tool_" + kind
     if kind == "two":
-        messages += [dict(role="assistant", content="", calls=calls), dict(role="tool", name=case.tool["name"], content=case.result), bot(answer)]
+        messages += [dict(role="assistant", content="", calls=calls), dict(role="tool", name=case.tool["name"], content=case.result),
+                     bot(answer)]
         if case.entry in SINGLE and r.random() < .5:
             v = catalog.SLOTS[case.entry.params[0][1]](r)
             q = ask(r, ["And {p0}?", "And for {p0}?", "Now {p0}.", "What about {p0}?"] + case.entry.requests, p0=v)
-            return close(r, task, messages + [user(q)], chat_format.call(case.tool["name"], {case.keys[0]: v}), thought, tools, end="<|tool_response>")
+            return close(r, task, messages + [user(q)], chat_format.call(case.tool["name"], {case.keys[0]: v}), thought, tools,
+                         end="<|tool_response>")
         q, a = small_talk(r)
         return close(r, task, messages + [user(q)], a, "No tool is needed.", tools)
     if kind == "answer" or (kind == "parallel" and r.random() < .4):

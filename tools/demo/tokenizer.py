@@ -8,7 +8,8 @@ import re
 
 VOCAB = 4096
 NAMED = {0: "<pad>", 1: "<eos>", 2: "<bos>", 3: "<unk>", 4: "<mask>", 46: "<|tool>", 47: "<tool|>", 48: "<|tool_call>", 49: "<tool_call|>",
-         50: "<|tool_response>", 51: "<tool_response|>", 52: "<|\"|>", 98: "<|think|>", 100: "<|channel>", 101: "<channel|>", 105: "<|turn>", 106: "<turn|>",
+         50: "<|tool_response>", 51: "<tool_response|>", 52: "<|\"|>", 98: "<|think|>", 100: "<|channel>", 101: "<channel|>",
+         105: "<|turn>", 106: "<turn|>",
          4089: "<|image>", 4090: "<|audio>", 4091: "<|image|>", 4092: "<|audio|>", 4093: "<image|>", 4094: "<audio|>", 4095: "<|video|>"}
 STOP = (1, 106, 50)          # <eos>, <turn|>, <|tool_response>: a reply ends at any of them
 CHUNK = re.compile("\n+|\u2581{2,}|\u2581?[^\\W\\d_]+|\u2581?(?:(?![^\\W\\d_])[^\u2581\n0-9])+|\u2581|[0-9]")
@@ -16,8 +17,11 @@ SPECIAL = re.compile("(" + "|".join(re.escape(s) for s in sorted(NAMED.values(),
 
 
 class Tok:
+    """encode() and decode() by a tokenizer.json; words are cached."""
+
     def __init__(self, path):
-        m = json.load(open(path))["model"]
+        with open(path, encoding="utf-8") as f:
+            m = json.load(f)["model"]
         self.vocab = m["vocab"]
         self.text = {i: s for s, i in self.vocab.items()}
         self.rank = {tuple(p): i for i, p in enumerate(m["merges"])}
@@ -47,12 +51,12 @@ class Tok:
                     out += cache.get(w) or self._word(w)
         return out
 
-    def decode(self, ids, special=True):
+    def decode(self, ids):
         out = b""
         for i in ids:
             s = self.text[int(i)]
             if int(i) in NAMED:
-                out += s.encode() if special else b""
+                out += s.encode()
             elif 238 <= int(i) < 494:
                 out += bytes([int(i) - 238])
             else:

@@ -31,11 +31,13 @@ def blocks(doc, window):
     for m in (need, full):
         if m is None:
             m = torch.zeros_like(need)
-        out += [m.sum(-1, dtype=torch.int32)[:, None].contiguous(), torch.argsort(m.int(), dim=-1, descending=True, stable=True).int()[:, None].contiguous()]
+        out += [m.sum(-1, dtype=torch.int32)[:, None].contiguous(),
+                torch.argsort(m.int(), dim=-1, descending=True, stable=True).int()[:, None].contiguous()]
     return out
 
 
 def attend(q, k, v, doc, num, idx, fnum, fidx, window, strict=False):
+    """flex_attention inside documents, within the window (0: none); strict: a row does not see its own key."""
     def mask(b, h, i, j):
         ok = (doc[b, i] == doc[b, j]) & ((i > j) if strict else (i >= j))
         return ok & (i - j < window) if window else ok
@@ -46,12 +48,14 @@ def attend(q, k, v, doc, num, idx, fnum, fidx, window, strict=False):
 def params(L):
     """A layer's tensors: plain arguments let one compiled graph serve all layers of a kind."""
     A, P = L.self_attn, L.mlp
-    return (L.input_layernorm.weight, A.q_proj.weight, A.k_proj.weight, None if A.full else A.v_proj.weight, A.q_norm.weight, A.k_norm.weight, A.o_proj.weight,
+    return (L.input_layernorm.weight, A.q_proj.weight, A.k_proj.weight, None if A.full else A.v_proj.weight, A.q_norm.weight,
+            A.k_norm.weight, A.o_proj.weight,
             L.post_attention_layernorm.weight, L.pre_feedforward_layernorm.weight, P.gate_proj.weight, P.up_proj.weight, P.down_proj.weight,
             L.post_feedforward_layernorm.weight, L.layer_scalar)
 
 
 def layer(P, h, cos, sin, doc, bl, window, d):
+    """One layer on the f32 residual h -> (new h, k, v). P: params(); bl: blocks(); d: head width."""
     n1, wq, wk, wv, nq, nk, wo, n2, n3, wg, wu, wd, n4, s = P
     B, n = h.shape[:2]
     with torch.autocast("cuda", torch.bfloat16):
@@ -80,6 +84,7 @@ def layer_slide(P, h, cos, sin, doc, bl):
 
 @torch.compile(dynamic=False)
 def head_loss(norm, emb, h, labels, w):
+    """(weighted loss, unweighted loss and accuracy on reply tokens)."""
     with torch.autocast("cuda", torch.bfloat16):
         z = F.linear(M.rms(h, norm), emb).float()
     z = 30 * torch.tanh(z / 30)
@@ -117,6 +122,7 @@ def batch(pool, n, dev):
 # ---- optimiser ------------------------------------------------------------------------------------------------
 
 def by_shape(params):
+    """Parameters in lists of equal shape."""
     g = {}
     for p in params:
         g.setdefault(tuple(p.shape), []).append(p)
@@ -161,7 +167,8 @@ def run(m, pool, steps, max_seconds, log, rows=32, lr=4e-3, lr_small=3e-3, decay
     vectors = [p for p in m.parameters() if p.dim() < 2]
     muon = Muon(matrices, lr, decay)
     # a small epsilon: the gradients of the scalars are tiny
-    adam = torch.optim.AdamW([dict(params=[m.embed_tokens.weight], weight_decay=.01), dict(params=vectors, weight_decay=0.)], lr=lr_small, betas=(.9, .95), eps=1e-10, fused=True)
+    adam = torch.optim.AdamW([dict(params=[m.embed_tokens.weight], weight_decay=.01), dict(params=vectors, weight_decay=0.)], lr=lr_small,
+                             betas=(.9, .95), eps=1e-10, fused=True)
     begin = time.time()
     sums, mark, n, progress = torch.zeros(3, device=device), (begin, 0), 0, 0.
     while progress < 1:

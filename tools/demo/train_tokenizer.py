@@ -97,10 +97,14 @@ def write(path, vocab, merges):
     j = dict(version="1.0", truncation=None, padding=None, added_tokens=added,
              normalizer=dict(type="Replace", pattern=dict(String=" "), content="\u2581"),
              pre_tokenizer=dict(type="Split", pattern=dict(String=" "), behavior="MergedWithPrevious", invert=False), post_processor=None,
-             decoder=dict(type="Sequence", decoders=[dict(type="Replace", pattern=dict(String="\u2581"), content=" "), dict(type="ByteFallback"), dict(type="Fuse")]),
-             model=dict(type="BPE", dropout=None, unk_token="<unk>", continuing_subword_prefix=None, end_of_word_suffix=None, fuse_unk=True, byte_fallback=True,
+             decoder=dict(type="Sequence",
+                          decoders=[dict(type="Replace", pattern=dict(String="\u2581"), content=" "), dict(type="ByteFallback"),
+                                    dict(type="Fuse")]),
+             model=dict(type="BPE", dropout=None, unk_token="<unk>", continuing_subword_prefix=None, end_of_word_suffix=None, fuse_unk=True,
+                        byte_fallback=True,
                         ignore_merges=False, vocab=dict(sorted(vocab.items(), key=lambda kv: kv[1])), merges=[list(m) for m in merges]))
-    json.dump(j, open(path, "w"), ensure_ascii=False)
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(j, f, ensure_ascii=False)
 
 
 def main(path):

@@ -125,7 +125,11 @@ class CpuBackend final : public Backend {
     const std::size_t d = l.head_dim;
     attention_.resize(rows_ * g_.query_width(layer));
     // A task is one KV head of one row with the query heads that share it.
-    pool_.parallel_for(rows_ * l.kv_heads, 1, [&](std::size_t begin, std::size_t end, unsigned thread) {
+    std::size_t keys = 0;
+    for (const Row& row : row_) keys += std::min(row.position + 1, l.kind == LayerKind::kSliding ? g_.window : ~0u);
+    const std::size_t work = 2 * keys * g_.heads * d;
+    const std::size_t tasks = rows_ * l.kv_heads;
+    pool_.parallel_for(tasks, work < cpu::kWorthSharing ? tasks : 1, [&](std::size_t begin, std::size_t end, unsigned thread) {
       for (std::size_t task = begin; task < end; ++task) {
         const std::size_t r = task / l.kv_heads;
         const std::size_t kv_head = task % l.kv_heads;

@@ -1,6 +1,7 @@
 // AVX2, FMA and F16C kernels.
 #if defined(__x86_64__)
 
+#include <cpuid.h>
 #include <immintrin.h>
 
 #include <cmath>
@@ -236,13 +237,21 @@ void add_scaled(float a, const float* x, float* out, std::size_t n) {
   for (; i < n; ++i) out[i] = std::fma(a, x[i], out[i]);
 }
 
+// clang 14 does not know "f16c" in __builtin_cpu_supports: CPUID leaf 1, ECX bit 29.
+bool has_avx2() {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 29 & 1) != 0;
+  return f16c && __builtin_cpu_supports("avx2") > 0 && __builtin_cpu_supports("fma") > 0;
+}
+
 }  // namespace
 
 const Kernels kAvx2Kernels = {
     .name = "avx2",
-    .supported = [] {
-      return __builtin_cpu_supports("avx2") > 0 && __builtin_cpu_supports("fma") > 0 && __builtin_cpu_supports("f16c") > 0;
-    },
+    .supported = has_avx2,
     .quantize = quantize_row,
     .dot_q4_0 = dot_q4_0,
     .dot_q8_0 = dot_q8_0,

@@ -90,7 +90,8 @@ void multiply(Operand& x, std::span<const Product> products, const Kernels& kern
     first_piece.push_back(first_piece.back() + (product.matrix->rows + kRowsPerPiece - 1) / kRowsPerPiece);
   }
   x.prepare(matrices, kernels, pool);
-  pool.parallel_for(first_piece.back(), 1, [&](std::size_t begin, std::size_t end, unsigned) {
+  const std::size_t work = first_piece.back() * kRowsPerPiece * x.cols() * x.rows();
+  pool.parallel_for(first_piece.back(), work < kWorthSharing ? first_piece.back() : 1, [&](std::size_t begin, std::size_t end, unsigned) {
     std::size_t p = 0;
     for (std::size_t piece = begin; piece < end; ++piece) {
       while (piece >= first_piece[p + 1]) ++p;

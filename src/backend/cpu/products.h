@@ -12,6 +12,9 @@
 
 namespace gem::cpu {
 
+// Below this many multiply-adds (about 20 microseconds of one core) waking other threads costs more than it saves.
+inline constexpr std::size_t kWorthSharing = 256 * 1024;
+
 // Activation rows [rows, cols] in f32, and as 16-bit blocks where a matrix asks for them.
 class Operand {
  public:

@@ -1,0 +1,160 @@
+// gem chat: a conversation on the terminal.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/console.h"
+#include "cli/options.h"
+
+namespace gem::cli {
+namespace {
+
+struct Options {
+  ModelOptions model;
+  SamplingOptions sampling;
+  std::string system;
+  bool think = false;
+};
+
+constexpr const char* kHelp =
+    "  /new            forget the conversation\n"
+    "  /undo           forget the last exchange\n"
+    "  /again          another reply to the last message\n"
+    "  /system TEXT    set the system text (and start anew)\n"
+    "  /think on|off   let the model think before it answers\n"
+    "  /quit           leave (or Ctrl-D)\n"
+    "  Ctrl-C stops a reply. A line ending in \\ goes on in the next.\n";
+
+class Chat {
+ public:
+  Chat(const Options& options, Session& session) : session_(session), console_(session), terminal_(::isatty(STDIN_FILENO) != 0) {
+    settings_.sampling = options.sampling.over(session.default_sampling());
+    settings_.max_tokens = options.sampling.max_tokens;
+    settings_.stops = options.sampling.stop;
+    settings_.think = options.think;
+    settings_.quiet = !terminal_;
+    start_anew(options.system);
+  }
+
+  void run() {
+    if (terminal_) fmt::print(stderr, "{} — {}. /help lists the commands.\n", session_.model().profile().title, session_.backend().description());
+    std::string line;
+    while (read_line(line)) {
+      if (line.empty()) continue;
+      try {
+        if (line.front() == '/' ? !command(line) : !say(line)) return;
+      } catch (const Error& e) {
+        if (e.code() == ErrorCode::kFailed) throw;
+        fmt::print(stderr, "gem: error: {}\n", e.what());  // the conversation goes on
+      }
+    }
+    if (terminal_) fmt::print(stderr, "\n");
+  }
+
+ private:
+  bool read_line(std::string& out) {
+    out.clear();
+    for (;;) {
+      if (terminal_) {
+        fmt::print(stderr, "{}", out.empty() ? "> " : "… ");
+        std::fflush(stderr);
+      }
+      std::string line;
+      if (!std::getline(std::cin, line)) return !out.empty();
+      const bool more = line.ends_with('\\');
+      if (more) line.pop_back();
+      out += line;
+      if (!more) return true;
+      out += '\n';
+    }
+  }
+
+  void start_anew(const std::string& system) {
+    messages_.clear();
+    if (!system.empty()) add("system", system);
+    first_ = messages_.size();
+  }
+
+  void add(const char* role, const std::string& text) {
+    Message m;
+    m.role = role;
+    m.content.form = Content::Form::kText;
+    m.content.text = text;
+    messages_.push_back(std::move(m));
+  }
+
+  bool command(const std::string& line) {
+    const std::size_t space = line.find(' ');
+    const std::string name = line.substr(0, space);
+    const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
+    if (name == "/quit" || name == "/exit") return false;
+    if (name == "/help") {
+      fmt::print(stderr, "{}", kHelp);
+    } else if (name == "/new") {
+      messages_.resize(first_);
+    } else if (name == "/undo" || name == "/again") {
+      if (messages_.size() < first_ + 2) {
+        fmt::print(stderr, "nothing to {} yet\n", name == "/undo" ? "undo" : "repeat");
+        return true;
+      }
+      const std::string last = messages_[messages_.size() - 2].content.text;
+      messages_.resize(messages_.size() - 2);
+      if (name == "/again") {
+        ++settings_.sampling.seed;
+        return say(last);
+      }
+    } else if (name == "/system") {
+      start_anew(rest);
+    } else if (name == "/think" && (rest == "on" || rest == "off")) {
+      settings_.think = rest == "on";
+    } else {
+      fmt::print(stderr, "unknown command {}; /help lists them\n", line);
+    }
+    return true;
+  }
+
+  bool say(const std::string& text) {
+    add("user", text);
+    Answer answer;
+    try {
+      answer = console_.ask(messages_, {}, settings_);
+    } catch (...) {
+      messages_.pop_back();
+      throw;
+    }
+    add("assistant", answer.reply.content);
+    if (terminal_) {
+      const bool stopped = answer.reason == FinishReason::kCancelled;
+      fmt::print(stderr, "\033[2m[{}{}]\033[0m\n", speeds(answer.times), stopped ? "; stopped" : answer.reply.finish_reason == "length" ? "; cut off by the limit" : "");
+    }
+    return true;
+  }
+
+  Session& session_;
+  Console console_;
+  ReplySettings settings_;
+  std::vector<Message> messages_;
+  std::size_t first_ = 0;  // messages that /new keeps: the system text
+  bool terminal_;
+};
+
+}  // namespace
+
+void add_chat(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App* sub = app.add_subcommand("chat", "Talk with the model on the terminal");
+  o->model.add_to(*sub);
+  o->sampling.add_to(*sub);
+  sub->add_option("--system", o->system, "System text");
+  sub->add_flag("--think", o->think, "Let the model think before it answers");
+  sub->callback([o] {
+    const std::unique_ptr<Session> session = open_session(o->model);
+    Chat(*o, *session).run();
+  });
+}
+
+}  // namespace gem::cli

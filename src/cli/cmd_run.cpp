@@ -1,0 +1,125 @@
+// gem run: one answer on the terminal.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/console.h"
+#include "cli/options.h"
+
+namespace gem::cli {
+namespace {
+
+struct Options {
+  ModelOptions model;
+  SamplingOptions sampling;
+  std::vector<std::string> prompt;
+  std::string system, messages, tools;
+  bool think = false, raw = false, quiet = false, json = false, jsonl = false;
+};
+
+nlohmann::ordered_json to_json(const Answer& a) {
+  nlohmann::ordered_json j = {{"reasoning", a.reply.reasoning}, {"content", a.reply.content}, {"tool_calls", nlohmann::ordered_json::array()}};
+  for (const ReplyCall& call : a.reply.tool_calls) j["tool_calls"].push_back({{"name", call.name}, {"arguments", call.arguments}});
+  j["finish_reason"] = a.reply.finish_reason;
+  j["usage"] = {{"prompt_tokens", a.times.reused + a.times.prompt_tokens}, {"completion_tokens", a.times.reply_tokens}, {"cached_tokens", a.times.reused}};
+  return j;
+}
+
+nlohmann::ordered_json parse_json(const std::string& text, const std::string& where) {
+  try {
+    return nlohmann::ordered_json::parse(text);
+  } catch (const nlohmann::json::parse_error& e) {
+    fail(ErrorCode::kUsage, "{} is not JSON: {}", where, e.what());
+  }
+}
+
+ReplySettings settings_of(const Options& o, const Session& session) {
+  ReplySettings s;
+  s.sampling = o.sampling.over(session.default_sampling());
+  s.max_tokens = o.sampling.max_tokens;
+  s.stops = o.sampling.stop;
+  s.think = o.think;
+  s.quiet = o.quiet;
+  return s;
+}
+
+// One request a line, one answer a line: {"messages": [...], "tools": [...], "options": {"enable_thinking": true}} or
+// {"prompt": "rendered text"}.
+void run_lines(const Options& o, Session& session) {
+  Console console(session);
+  std::string line;
+  std::size_t number = 0;
+  ReplySettings settings = settings_of(o, session);
+  settings.quiet = true;
+  settings.print = false;
+  const std::string input = read_file("-");
+  for (std::size_t at = 0; at < input.size();) {
+    const std::size_t end = std::min(input.find('\n', at), input.size());
+    line = input.substr(at, end - at);
+    at = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const nlohmann::ordered_json j = parse_json(line, fmt::format("line {}", number));
+    if (!j.is_object()) fail(ErrorCode::kUsage, "line {} is not a JSON object", number);
+    Answer answer;
+    if (j.contains("prompt")) {
+      if (!j["prompt"].is_string()) fail(ErrorCode::kUsage, "line {}: prompt is not a string", number);
+      answer = console.complete(j["prompt"].get<std::string>(), settings);
+    } else {
+      const nlohmann::ordered_json options = j.value("options", nlohmann::ordered_json::object());
+      settings.think = options.is_object() && options.value("enable_thinking", o.think);
+      answer = console.ask(parse_messages(j.value("messages", nlohmann::ordered_json())), parse_tools(j.value("tools", nlohmann::ordered_json())), settings);
+    }
+    fmt::print("{}\n", to_json(answer).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    std::fflush(stdout);
+  }
+}
+
+void run(const Options& o) {
+  std::string prompt;
+  for (const std::string& word : o.prompt) prompt += (prompt.empty() ? "" : " ") + word;
+  if (prompt == "-") prompt = read_file("-");
+  if (!o.jsonl && prompt.empty() && o.messages.empty()) fail(ErrorCode::kUsage, "run needs a prompt (or - to read it from standard input)");
+  const std::unique_ptr<Session> session = open_session(o.model);
+  if (o.jsonl) return run_lines(o, *session);
+  Console console(*session);
+  ReplySettings settings = settings_of(o, *session);
+  settings.print = !o.json;
+  Answer answer;
+  if (o.raw) {
+    answer = console.complete(prompt, settings);
+  } else {
+    auto messages = nlohmann::ordered_json::array();
+    if (!o.messages.empty()) messages = parse_json(read_file(o.messages), o.messages);
+    if (!o.system.empty()) messages.insert(messages.begin(), {{"role", "system"}, {"content", o.system}});
+    if (!prompt.empty()) messages.push_back({{"role", "user"}, {"content", prompt}});
+    const auto tools = o.tools.empty() ? nlohmann::ordered_json() : parse_json(read_file(o.tools), o.tools);
+    answer = console.ask(parse_messages(messages), parse_tools(tools), settings);
+  }
+  if (o.json) fmt::print("{}\n", to_json(answer).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  if (!o.quiet) fmt::print(stderr, "[{}{}]\n", speeds(answer.times), answer.reply.finish_reason == "length" ? "; cut off by the limit" : "");
+  if (answer.reason == FinishReason::kCancelled) fail(ErrorCode::kCancelled, "interrupted");
+}
+
+}  // namespace
+
+void add_run(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App* sub = app.add_subcommand("run", "Answer one prompt");
+  sub->add_option("prompt", o->prompt, "The prompt; - reads standard input");
+  o->model.add_to(*sub);
+  o->sampling.add_to(*sub);
+  sub->add_option("--system", o->system, "System text");
+  sub->add_option("--messages", o->messages, "File with earlier messages, JSON in OpenAI's form");
+  sub->add_option("--tools", o->tools, "File with tool declarations, JSON in OpenAI's form");
+  sub->add_flag("--think", o->think, "Let the model think before it answers");
+  sub->add_flag("--raw", o->raw, "Continue the text as it stands, control tokens included, without the chat format");
+  sub->add_flag("--quiet,-q", o->quiet, "Print the answer only");
+  sub->add_flag("--json", o->json, "Print the message as JSON");
+  sub->add_flag("--jsonl", o->jsonl, "Read requests from standard input, one JSON object a line; print a message a line");
+  sub->callback([o] { run(*o); });
+}
+
+}  // namespace gem::cli

@@ -1,0 +1,166 @@
+#include "cli/console.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+
+#include "base/error.h"
+
+namespace gem::cli {
+namespace {
+
+std::atomic<bool> interrupted{false};
+extern "C" void note_interrupt(int) { interrupted = true; }
+
+// While alive, Ctrl-C sets `interrupted` instead of ending the process.
+class InterruptGuard {
+ public:
+  InterruptGuard() {
+    interrupted = false;
+    struct sigaction action {};
+    action.sa_handler = note_interrupt;
+    sigemptyset(&action.sa_mask);
+    ::sigaction(SIGINT, &action, &before_);
+  }
+  ~InterruptGuard() { ::sigaction(SIGINT, &before_, nullptr); }
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+
+ private:
+  struct sigaction before_ {};
+};
+
+// A bar on stderr for prompts that take more than a moment.
+class PromptBar {
+ public:
+  explicit PromptBar(bool active) : active_(active) {}
+  void show(std::uint32_t done, std::uint32_t total) {
+    if (!active_) return;
+    const double elapsed = seconds();
+    if (elapsed < 0.5 || total < 2) return;
+    const std::uint32_t cells = 30 * done / total;
+    std::string bar;
+    for (std::uint32_t i = 0; i < 30; ++i) bar += i < cells ? "━" : "─";
+    fmt::print(stderr, "\r\033[Kreading {} {}/{} tokens", bar, done, total);
+    std::fflush(stderr);
+    shown_ = true;
+  }
+  void clear() {
+    if (shown_) {
+      fmt::print(stderr, "\r\033[K");
+      std::fflush(stderr);
+    }
+    shown_ = false;
+  }
+
+ private:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  bool active_;
+  bool shown_ = false;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// Prints events: the answer to stdout, thoughts dimmed, calls as name(arguments).
+class Printer {
+ public:
+  Printer(bool thoughts, bool colour) : thoughts_(thoughts), colour_(colour) {}
+
+  void print(const ReplyEvent& event) {
+    switch (event.kind) {
+      case ReplyEvent::Kind::kReasoning:
+        if (!thoughts_) return;
+        enter(Part::kThought);
+        put(event.text);
+        break;
+      case ReplyEvent::Kind::kContent:
+        enter(Part::kAnswer);
+        put(event.text);
+        break;
+      case ReplyEvent::Kind::kCallStart:
+        enter(Part::kNothing);
+        enter(Part::kCall);
+        put(event.text + " ");
+        break;
+      case ReplyEvent::Kind::kCallArguments: put(event.text); break;
+    }
+    std::fflush(stdout);
+  }
+  void end() {
+    enter(Part::kNothing);
+    std::fflush(stdout);
+  }
+
+ private:
+  enum class Part { kNothing, kThought, kAnswer, kCall };
+
+  void enter(Part part) {
+    if (part == part_) return;
+    if (part_ == Part::kThought && colour_) std::fputs("\033[0m", stdout);
+    if (part_ != Part::kNothing) std::fputc('\n', stdout);
+    if (part == Part::kThought) std::fputs(colour_ ? "\033[2m" : "[thought] ", stdout);
+    if (part == Part::kCall) std::fputs("[call] ", stdout);
+    part_ = part;
+  }
+  static void put(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+  bool thoughts_;
+  bool colour_;
+  Part part_ = Part::kNothing;
+};
+
+}  // namespace
+
+std::string speeds(const StreamTimes& t) {
+  std::string text = fmt::format("prompt {} tokens", t.prompt_tokens);
+  if (t.prompt_seconds > 0) text += fmt::format(", {:.1f} tokens/s", t.prompt_tokens / t.prompt_seconds);
+  if (t.reused > 0) text += fmt::format(" ({} from the cache)", t.reused);
+  text += fmt::format("; reply {} tokens", t.reply_tokens);
+  // The first token comes with the prompt: the steps after it are what decoding took.
+  if (t.reply_tokens > 1 && t.decode_seconds > 0) text += fmt::format(", {:.1f} tokens/s", (t.reply_tokens - 1) / t.decode_seconds);
+  return text;
+}
+
+Answer Console::ask(const std::vector<Message>& messages, const std::vector<Tool>& tools, const ReplySettings& settings) {
+  const RenderedPrompt prompt = render_chat(messages, tools, {.enable_thinking = settings.think});
+  std::vector<std::int32_t> ids = session_.tokenizer().encode_prompt(prompt.pieces);
+  session_.tokenizer().ensure_bos(ids);
+  return generate(std::move(ids), {.start_thinking = prompt.open_thought, .tools_active = !tools.empty()}, settings);
+}
+
+Answer Console::complete(const std::string& prompt, const ReplySettings& settings) {
+  std::vector<std::int32_t> ids = session_.tokenizer().encode(prompt, true);
+  session_.tokenizer().ensure_bos(ids);
+  return generate(std::move(ids), {.tools_active = false}, settings);
+}
+
+Answer Console::generate(std::vector<std::int32_t> prompt, const ReplyOptions& options, const ReplySettings& settings) {
+  const bool progress = !settings.quiet && ::isatty(STDERR_FILENO) != 0;
+  PromptBar bar(progress);
+  Printer printer(settings.show_thoughts, ::isatty(STDOUT_FILENO) != 0);
+  ReplyStream sink(
+      session_.tokenizer(), options, settings.stops,
+      [&](const ReplyEvent& event) {
+        bar.clear();
+        if (settings.print) printer.print(event);
+      },
+      [&](std::uint32_t done, std::uint32_t total) { bar.show(done, total); });
+  GenerationRequest request = session_.request(std::move(prompt), settings.sampling);
+  request.max_tokens = settings.max_tokens;
+  const InterruptGuard guard;
+  const std::shared_ptr<Stream> stream = session_.engine().open(std::move(request), sink, std::move(state_));
+  while (!stream->finished()) {
+    if (interrupted) stream->cancel();
+    session_.engine().step();
+  }
+  bar.clear();
+  printer.end();
+  state_ = stream->take_state();
+  if (sink.reason() == FinishReason::kFailed) fail(ErrorCode::kFailed, "the model's logits are not finite: the checkpoint may be damaged");
+  return {sink.reply(), sink.reason(), stream->times()};
+}
+
+}  // namespace gem::cli

@@ -26,7 +26,7 @@ inline std::optional<std::string> golden_file(const std::string& name) {
 }  // namespace gem::testing
 
 // Skips the running test when the golden file is not at hand.
-#define GEM_GOLDEN_OR_SKIP(variable, name)                                                         \
-  const auto variable##_found = ::gem::testing::golden_file(name);                                 \
-  if (!variable##_found) GTEST_SKIP() << "golden data not at hand: " << (name);                    \
+#define GEM_GOLDEN_OR_SKIP(variable, name)                                      \
+  const auto variable##_found = ::gem::testing::golden_file(name);              \
+  if (!variable##_found) GTEST_SKIP() << "golden data not at hand: " << (name); \
   const std::string& variable = *variable##_found

@@ -1,11 +1,13 @@
 // The backend interface: the stages of the fixed schedule over the rows of one round.
 //
-// A backend holds the activations of the round; the schedule (model/schedule.h) calls the stages in order. Each stage
-// reads and writes the buffers named in `Activation`, so that any stage can be tested alone: write its inputs, run it,
-// read its outputs. A backend may keep its buffers in any layout and fuse work between stages as long as that holds.
+// A backend holds the activations of the round; the schedule (model/schedule.h) calls the stages in order.
+// Each stage reads and writes the buffers named in `Activation`, so that any stage can be tested alone: write
+// its inputs, run it, read its outputs. A backend may keep its buffers in any layout and fuse work between
+// stages as long as that holds.
 //
-// Row independence (law 1): what a stage computes for a row depends on that row and its own stream's cache alone,
-// bit for bit, never on the other rows of the round, their number, or where a prompt was cut into spans.
+// Row independence (law 1): what a stage computes for a row depends on that row and its own stream's cache
+// alone, bit for bit, never on the other rows of the round, their number, or where a prompt was cut into
+// spans.
 #pragma once
 
 #include <cstddef>
@@ -59,15 +61,15 @@ class Backend {
 
   // Fixes the rows of the round. The caches' lengths are not changed by stages: the schedule advances them.
   virtual void begin(const RoundRows& rows) = 0;
-  virtual void embed() = 0;                            // tokens -> residual
-  virtual void attn_input(std::uint32_t layer) = 0;    // residual -> query, key, value
-  virtual void qk_prep(std::uint32_t layer) = 0;       // head norms, RoPE; key and value rows into the caches
-  virtual void attention(std::uint32_t layer) = 0;     // query, caches -> attention
-  virtual void attn_output(std::uint32_t layer) = 0;   // attention -> residual (O, post norm, add)
-  virtual void ffn_input(std::uint32_t layer) = 0;     // residual -> ffn
-  virtual void ffn_output(std::uint32_t layer) = 0;    // ffn -> residual (down, post norm, add, layer scalar)
-  virtual void final_norm() = 0;                       // residual of final_rows -> final
-  virtual void head() = 0;                             // final of logit_rows -> logits
+  virtual void embed() = 0;                           // tokens -> residual
+  virtual void attn_input(std::uint32_t layer) = 0;   // residual -> query, key, value
+  virtual void qk_prep(std::uint32_t layer) = 0;      // head norms, RoPE; key and value rows into the caches
+  virtual void attention(std::uint32_t layer) = 0;    // query, caches -> attention
+  virtual void attn_output(std::uint32_t layer) = 0;  // attention -> residual (O, post norm, add)
+  virtual void ffn_input(std::uint32_t layer) = 0;    // residual -> ffn
+  virtual void ffn_output(std::uint32_t layer) = 0;   // ffn -> residual (down, post norm, add, layer scalar)
+  virtual void final_norm() = 0;                      // residual of final_rows -> final
+  virtual void head() = 0;                            // final of logit_rows -> logits
 
   // Stage borders. `values` is row-major in the shape that Activation names, for the current round.
   virtual std::vector<float> read(Activation which) const = 0;

@@ -16,7 +16,8 @@ struct LayerGeometry {
   LayerKind kind = LayerKind::kSliding;
   std::uint32_t head_dim = 0;
   std::uint32_t kv_heads = 0;
-  bool value_from_key = false;  // full layers of the large models: V is the K projection before its norm and RoPE
+  bool value_from_key =
+      false;  // full layers of the large models: V is the K projection before its norm and RoPE
 };
 
 struct Geometry {
@@ -60,8 +61,8 @@ struct LayerWeights {
 struct Weights {
   Matrix token_embd;               // [vocab, hidden]: the input table and the head
   std::vector<float> output_norm;  // [hidden]
-  // Divisors of the RoPE angles of full layers, [head_dim / 2] of a full layer: 1 for rotated pairs, 1e30 for the
-  // rest. Sliding layers rotate every pair.
+  // Divisors of the RoPE angles of full layers, [head_dim / 2] of a full layer: 1 for rotated pairs, 1e30 for
+  // the rest. Sliding layers rotate every pair.
   std::vector<float> rope_divisors;
   std::vector<LayerWeights> layers;
 };

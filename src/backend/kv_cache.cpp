@@ -20,7 +20,8 @@ KvPlan KvPlan::make(const Geometry& geometry, std::uint32_t context, std::uint32
     std::uint64_t elements = 0;
     if (__builtin_mul_overflow(std::uint64_t{slots} * 2, std::uint64_t{width}, &elements) ||
         __builtin_add_overflow(plan.elements, elements, &plan.elements)) {
-      fail(ErrorCode::kTooLarge, "a context of {} positions needs more memory than can be addressed", context);
+      fail(ErrorCode::kTooLarge, "a context of {} positions needs more memory than can be addressed",
+           context);
     }
   }
   return plan;
@@ -28,8 +29,8 @@ KvPlan KvPlan::make(const Geometry& geometry, std::uint32_t context, std::uint32
 
 void KvCache::advance(std::uint32_t rows) {
   if (rows > plan_.max_span || rows > plan_.context - length_) {
-    fail(ErrorCode::kFailed, "{} rows at position {} do not fit a cache of {} positions and spans of {}", rows,
-         length_, plan_.context, plan_.max_span);
+    fail(ErrorCode::kFailed, "{} rows at position {} do not fit a cache of {} positions and spans of {}",
+         rows, length_, plan_.context, plan_.max_span);
   }
   length_ += rows;
   written_ = std::max(written_, length_);
@@ -40,7 +41,8 @@ bool KvCache::can_roll_back_to(std::uint32_t length) const {
   if (length == 0) return true;
   for (const KvPlan::Layer& layer : plan_.layers) {
     if (layer.slots >= plan_.context) continue;  // one slot a position: nothing is ever overwritten
-    // The next row, at `length`, sees positions from length - window + 1; the ring holds those from written - slots.
+    // The next row, at `length`, sees positions from length - window + 1; the ring holds those from written -
+    // slots.
     const std::uint32_t oldest = written_ > layer.slots ? written_ - layer.slots : 0;
     const std::uint32_t needed = length + 1 > plan_.window ? length + 1 - plan_.window : 0;
     if (oldest > needed) return false;

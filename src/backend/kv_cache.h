@@ -1,9 +1,10 @@
-// The KV cache of one stream: per layer the keys (after norm and RoPE) and values (after norm) of past positions.
+// The KV cache of one stream: per layer the keys (after norm and RoPE) and values (after norm) of past
+// positions.
 //
-// A sliding layer keeps a ring of slots, position p in slot p mod slots; a full layer one slot a position. Rolling back
-// is setting the length. A ring of window + S slots, S the largest span of rows written at once, never loses a live key:
-// a span at positions n .. n+S-1 overwrites positions below n - window only, so a later query at n or above
-// still finds the window's keys, whatever part of the span is rolled back.
+// A sliding layer keeps a ring of slots, position p in slot p mod slots; a full layer one slot a position.
+// Rolling back is setting the length. A ring of window + S slots, S the largest span of rows written at once,
+// never loses a live key: a span at positions n .. n+S-1 overwrites positions below n - window only, so a
+// later query at n or above still finds the window's keys, whatever part of the span is rolled back.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +57,8 @@ class KvCache {
  private:
   KvPlan plan_;
   std::uint32_t length_ = 0;
-  std::uint32_t written_ = 0;  // one past the highest position ever written since it was below: what rings may hold
+  std::uint32_t written_ =
+      0;  // one past the highest position ever written since it was below: what rings may hold
 };
 
 }  // namespace gem

@@ -1,5 +1,5 @@
-// Memory for caches and activations: page-aligned, zeroed, and taken from the system only when first written, so
-// that a cache planned for a long context costs what is in use.
+// Memory for caches and activations: page-aligned, zeroed, and taken from the system only when first written,
+// so that a cache planned for a long context costs what is in use.
 #pragma once
 
 #include <cstddef>

@@ -11,12 +11,12 @@ namespace gem {
 
 // The kind of failure; the command maps it to an exit status, the server to an HTTP status.
 enum class ErrorCode {
-  kUsage,       // the caller asked for something impossible (bad option, bad request field)
-  kBadFile,     // a file is malformed, truncated or unreadable
-  kRefused,     // a well-formed checkpoint that gem does not admit, or that does not fit
-  kTooLarge,    // a request exceeds a limit (context, memory)
-  kFailed,      // the work itself failed
-  kCancelled,   // the caller asked to stop
+  kUsage,      // the caller asked for something impossible (bad option, bad request field)
+  kBadFile,    // a file is malformed, truncated or unreadable
+  kRefused,    // a well-formed checkpoint that gem does not admit, or that does not fit
+  kTooLarge,   // a request exceeds a limit (context, memory)
+  kFailed,     // the work itself failed
+  kCancelled,  // the caller asked to stop
 };
 
 // Thrown at load and request borders, never inside the token loop.

@@ -25,8 +25,10 @@ inline std::uint16_t f32_to_f16(float value) {
   const std::uint16_t sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
   const std::uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
-  if (magnitude >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // >= 65520 rounds to infinity
-  if (magnitude < 0x38800000u) {  // below 2^-14: adding 0.5 puts multiples of 2^-24 into the low mantissa bits
+  if (magnitude >= 0x477ff000u)
+    return static_cast<std::uint16_t>(sign | 0x7c00u);  // >= 65520 rounds to infinity
+  if (magnitude <
+      0x38800000u) {  // below 2^-14: adding 0.5 puts multiples of 2^-24 into the low mantissa bits
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u));
   }
@@ -34,7 +36,9 @@ inline std::uint16_t f32_to_f16(float value) {
   return static_cast<std::uint16_t>(sign | ((magnitude + 0xfffu + odd - 0x38000000u) >> 13));
 }
 
-inline float bf16_to_f32(std::uint16_t b) { return std::bit_cast<float>(static_cast<std::uint32_t>(b) << 16); }
+inline float bf16_to_f32(std::uint16_t b) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(b) << 16);
+}
 
 // Round to nearest, ties to even; NaN stays a quiet NaN.
 inline std::uint16_t f32_to_bf16(float value) {

@@ -9,21 +9,34 @@
 
 namespace gem {
 
-enum class StorageType : std::uint8_t { kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K };
+enum class StorageType : std::uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K
+};
 inline constexpr int kStorageTypes = 11;
 
 struct StorageInfo {
   std::string_view name;         // as people write it: "Q4_0", "BF16"
   std::uint32_t block_elements;  // elements that share one block; a row is a whole number of blocks
   std::uint32_t block_bytes;
-  std::uint32_t ggml_id;         // id in a GGUF tensor info
+  std::uint32_t ggml_id;  // id in a GGUF tensor info
 };
 
 const StorageInfo& storage_info(StorageType type);
 std::optional<StorageType> storage_from_ggml(std::uint32_t ggml_id);
 std::optional<StorageType> storage_from_name(std::string_view name);
 
-// Bytes of `elements` contiguous elements; nothing when they are no whole number of blocks or the size overflows.
+// Bytes of `elements` contiguous elements; nothing when they are no whole number of blocks or the size
+// overflows.
 std::optional<std::uint64_t> storage_bytes(StorageType type, std::uint64_t elements);
 
 // Expands `elements` (a multiple of the block length) from `source` to f32, one rounding per product as the
@@ -31,7 +44,8 @@ std::optional<std::uint64_t> storage_bytes(StorageType type, std::uint64_t eleme
 void dequantize(StorageType type, const void* source, float* out, std::size_t elements);
 
 // Rounds f32 to storage: F32, F16, BF16 (nearest even), Q4_0 and Q8_0 by llama.cpp's reference rule
-// (Q4_0: d = the value of largest magnitude / -8; Q8_0: d = max|x| / 127). Other types are not written by gem.
+// (Q4_0: d = the value of largest magnitude / -8; Q8_0: d = max|x| / 127). Other types are not written by
+// gem.
 bool can_quantize(StorageType type);
 void quantize(StorageType type, const float* source, void* out, std::size_t elements);
 

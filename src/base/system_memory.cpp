@@ -40,7 +40,11 @@ std::optional<std::uint64_t> available_memory() {
   return room;
 }
 
-std::uint64_t resident_memory() { return kilobytes("/proc/self/status", "VmRSS:").value_or(0); }
-std::uint64_t peak_resident_memory() { return kilobytes("/proc/self/status", "VmHWM:").value_or(0); }
+std::uint64_t resident_memory() {
+  return kilobytes("/proc/self/status", "VmRSS:").value_or(0);
+}
+std::uint64_t peak_resident_memory() {
+  return kilobytes("/proc/self/status", "VmHWM:").value_or(0);
+}
 
 }  // namespace gem

@@ -6,8 +6,8 @@
 
 namespace gem {
 
-// Bytes that can be taken without pushing others out: the smaller of the kernel's estimate and the room under the
-// control group's limit. Nothing where the system does not tell.
+// Bytes that can be taken without pushing others out: the smaller of the kernel's estimate and the room under
+// the control group's limit. Nothing where the system does not tell.
 std::optional<std::uint64_t> available_memory();
 
 // Resident bytes of this process (mapped file pages in use included) and their peak since start.

@@ -42,7 +42,8 @@ unsigned wait_for_change(const std::atomic<unsigned>& value, unsigned old) {
 unsigned ThreadPool::default_threads() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return std::max(1u, std::thread::hardware_concurrency());
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+    return std::max(1u, std::thread::hardware_concurrency());
   std::set<std::string> cores;  // "package core" of every allowed logical processor
   unsigned logical = 0;
   for (unsigned cpu = 0; cpu < CPU_SETSIZE; ++cpu) {

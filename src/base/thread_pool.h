@@ -1,8 +1,8 @@
 // A fixed pool of worker threads for short parallel loops.
 //
 // A decode step of a 12B model runs some 400 loops of 0.1-1 ms each, so a wake-up through the kernel (tens of
-// microseconds) at every loop would cost several per cent. Workers therefore spin for a moment after each loop and
-// then sleep, so that an idle program uses no processor time.
+// microseconds) at every loop would cost several per cent. Workers therefore spin for a moment after each
+// loop and then sleep, so that an idle program uses no processor time.
 #pragma once
 
 #include <atomic>
@@ -24,8 +24,8 @@ class ThreadPool {
   unsigned threads() const { return static_cast<unsigned>(workers_.size()) + 1; }
 
   // Calls body(begin, end, thread) over [0, count) in pieces of at most `grain`, `thread` in [0, threads()).
-  // Pieces are taken in any order by any thread, so a result must not depend on the cut. One caller at a time;
-  // `body` must not throw and must not call parallel_for.
+  // Pieces are taken in any order by any thread, so a result must not depend on the cut. One caller at a
+  // time; `body` must not throw and must not call parallel_for.
   using Body = std::function<void(std::size_t begin, std::size_t end, unsigned thread)>;
   void parallel_for(std::size_t count, std::size_t grain, const Body& body);
 

@@ -24,7 +24,9 @@ struct Options {
   bool json = false;
 };
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 double median(std::vector<double> v) {
   std::sort(v.begin(), v.end());
@@ -34,9 +36,9 @@ double median(std::vector<double> v) {
 struct Line {
   std::string test;
   std::uint32_t tokens = 0, depth = 0, streams = 1;
-  double seconds = 0;     // median of the repeats
-  double rate = 0;        // tokens a second, all streams
-  double bandwidth = 0;   // decode: bytes of weights and cache read a second
+  double seconds = 0;    // median of the repeats
+  double rate = 0;       // tokens a second, all streams
+  double bandwidth = 0;  // decode: bytes of weights and cache read a second
 };
 
 class Bench {
@@ -81,7 +83,8 @@ class Bench {
         for (std::uint32_t s = 0; s < streams; ++s) tokens.push_back(any_token());
         std::vector<Span> spans;
         for (std::uint32_t s = 0; s < streams; ++s) {
-          spans.push_back({caches[s].get(), std::span(tokens).subspan(s, 1), {}, Wanted::kLast, Wanted::kNothing});
+          spans.push_back(
+              {caches[s].get(), std::span(tokens).subspan(s, 1), {}, Wanted::kLast, Wanted::kNothing});
         }
         run_round(*backend_, model_->geometry().layers.size(), spans);
       }
@@ -97,7 +100,8 @@ class Bench {
   std::int32_t any_token() { return static_cast<std::int32_t>(random_() % model_->geometry().vocab); }
 
   std::unique_ptr<KvCache> new_cache(std::uint32_t positions) {
-    return backend_->new_cache(KvPlan::make(model_->geometry(), positions, std::min(o_.model.chunk, positions)));
+    return backend_->new_cache(
+        KvPlan::make(model_->geometry(), positions, std::min(o_.model.chunk, positions)));
   }
 
   // Back to `depth` positions: by rolling back where the rings allow it, else by reading the prefix again.
@@ -119,7 +123,8 @@ class Bench {
     }
   }
 
-  // Matrices of all layers and the head, each read once a round. (The table is the head; single rows of it as input.)
+  // Matrices of all layers and the head, each read once a round. (The table is the head; single rows of it as
+  // input.)
   double weight_bytes() const {
     double sum = 0;
     for (const TensorView& t : model_->checkpoint().tensors()) sum += static_cast<double>(t.bytes.size());
@@ -130,7 +135,8 @@ class Bench {
     const Geometry& g = model_->geometry();
     double sum = 0;
     for (std::size_t i = 0; i < g.layers.size(); ++i) {
-      const std::uint32_t keys = g.layers[i].kind == LayerKind::kSliding ? std::min(depth + 1, g.window) : depth + 1;
+      const std::uint32_t keys =
+          g.layers[i].kind == LayerKind::kSliding ? std::min(depth + 1, g.window) : depth + 1;
       sum += 2.0 * keys * g.kv_width(i) * backend_->kv_element_bytes();
     }
     return sum;
@@ -149,9 +155,12 @@ void run(const Options& o) {
     lines.push_back(line);
     if (o.json) return;
     if (lines.size() == 1) {
-      fmt::print("{}, {}\n{:<8} {:>7} {:>8} {:>8} {:>10} {:>12} {:>8}\n", bench.model().profile().title, bench.backend().description(), "test", "tokens", "depth", "streams", "seconds", "tokens/s", "GB/s");
+      fmt::print("{}, {}\n{:<8} {:>7} {:>8} {:>8} {:>10} {:>12} {:>8}\n", bench.model().profile().title,
+                 bench.backend().description(), "test", "tokens", "depth", "streams", "seconds", "tokens/s",
+                 "GB/s");
     }
-    fmt::print("{:<8} {:>7} {:>8} {:>8} {:>10.3f} {:>12.2f} {:>8}\n", line.test, line.tokens, line.depth, line.streams, line.seconds, line.rate,
+    fmt::print("{:<8} {:>7} {:>8} {:>8} {:>10.3f} {:>12.2f} {:>8}\n", line.test, line.tokens, line.depth,
+               line.streams, line.seconds, line.rate,
                line.bandwidth > 0 ? fmt::format("{:.1f}", line.bandwidth / 1e9) : "");
     std::fflush(stdout);
   };
@@ -172,7 +181,9 @@ void run(const Options& o) {
   j["repeat"] = o.repeat;
   j["results"] = nlohmann::ordered_json::array();
   for (const Line& l : lines) {
-    nlohmann::ordered_json r = {{"test", l.test}, {"tokens", l.tokens}, {"depth", l.depth}, {"streams", l.streams}, {"seconds", l.seconds}, {"tokens_per_second", l.rate}};
+    nlohmann::ordered_json r = {{"test", l.test},       {"tokens", l.tokens},
+                                {"depth", l.depth},     {"streams", l.streams},
+                                {"seconds", l.seconds}, {"tokens_per_second", l.rate}};
     if (l.bandwidth > 0) r["gigabytes_per_second"] = l.bandwidth / 1e9;
     j["results"].push_back(std::move(r));
   }
@@ -185,11 +196,20 @@ void add_bench(CLI::App& app) {
   auto o = std::make_shared<Options>();
   CLI::App* sub = app.add_subcommand("bench", "Prompt and decode speed");
   o->model.add_to(*sub);
-  sub->add_option("-p,--prompt", o->prompt, "Prompt sizes in tokens; 0 skips")->delimiter(',')->capture_default_str();
+  sub->add_option("-p,--prompt", o->prompt, "Prompt sizes in tokens; 0 skips")
+      ->delimiter(',')
+      ->capture_default_str();
   sub->add_option("-n,--tokens", o->tokens, "Decode steps; 0 skips")->capture_default_str();
-  sub->add_option("-d,--depth", o->depths, "Tokens already in the cache")->delimiter(',')->capture_default_str();
-  sub->add_option("--streams", o->streams, "Streams decoding in one round")->delimiter(',')->check(CLI::Range(1, 256))->capture_default_str();
-  sub->add_option("-r,--repeat", o->repeat, "Runs of each test; the median counts")->check(CLI::Range(1, 1000))->capture_default_str();
+  sub->add_option("-d,--depth", o->depths, "Tokens already in the cache")
+      ->delimiter(',')
+      ->capture_default_str();
+  sub->add_option("--streams", o->streams, "Streams decoding in one round")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  sub->add_option("-r,--repeat", o->repeat, "Runs of each test; the median counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   sub->add_flag("--json", o->json, "Machine-readable output");
   sub->callback([o] { run(*o); });
 }

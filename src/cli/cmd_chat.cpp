@@ -31,7 +31,8 @@ constexpr const char* kHelp =
 
 class Chat {
  public:
-  Chat(const Options& options, Session& session) : session_(session), console_(session), terminal_(::isatty(STDIN_FILENO) != 0) {
+  Chat(const Options& options, Session& session)
+      : session_(session), console_(session), terminal_(::isatty(STDIN_FILENO) != 0) {
     settings_.sampling = options.sampling.over(session.default_sampling());
     settings_.max_tokens = options.sampling.max_tokens;
     settings_.stops = options.sampling.stop;
@@ -41,7 +42,9 @@ class Chat {
   }
 
   void run() {
-    if (terminal_) fmt::print(stderr, "{} — {}. /help lists the commands.\n", session_.model().profile().title, session_.backend().description());
+    if (terminal_)
+      fmt::print(stderr, "{} — {}. /help lists the commands.\n", session_.model().profile().title,
+                 session_.backend().description());
     std::string line;
     while (read_line(line)) {
       if (line.empty()) continue;
@@ -129,7 +132,10 @@ class Chat {
     add("assistant", answer.reply.content);
     if (terminal_) {
       const bool stopped = answer.reason == FinishReason::kCancelled;
-      fmt::print(stderr, "\033[2m[{}{}]\033[0m\n", speeds(answer.times), stopped ? "; stopped" : answer.reply.finish_reason == "length" ? "; cut off by the limit" : "");
+      fmt::print(stderr, "\033[2m[{}{}]\033[0m\n", speeds(answer.times),
+                 stopped                                  ? "; stopped"
+                 : answer.reply.finish_reason == "length" ? "; cut off by the limit"
+                                                          : "");
     }
     return true;
   }

@@ -1,8 +1,8 @@
 // gem check: the stages of a backend against the oracle, with planted faults that must be found.
 #include <fmt/format.h>
 
-#include "base/error.h"
 #include "backend/cpu/cpu.h"
+#include "base/error.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "model/stage_check.h"
@@ -15,28 +15,34 @@ void add_check(CLI::App& app) {
     std::uint64_t seed = 1;
   };
   auto o = std::make_shared<Options>();
-  CLI::App* sub = app.add_subcommand("check", "Every stage of a backend against the oracle, with controls that must fail");
+  CLI::App* sub = app.add_subcommand(
+      "check", "Every stage of a backend against the oracle, with controls that must fail");
   o->model.add_to(*sub);
   sub->add_option("--seed", o->seed, "Seed of the random tokens")->capture_default_str();
   sub->callback([o] {
-    if (parse_backend(o->model.backend) != BackendKind::kCpu) fail(ErrorCode::kUsage, "check compares a backend with the oracle: --backend cpu");
+    if (parse_backend(o->model.backend) != BackendKind::kCpu)
+      fail(ErrorCode::kUsage, "check compares a backend with the oracle: --backend cpu");
     const auto model = Model::load(o->model.path(), {.any_geometry = o->model.any_geometry});
     const unsigned threads = o->model.threads;
     const CheckReport report = check_stages(
-        model->geometry(), model->weights(), [threads](const Geometry& g, const Weights& w) { return make_cpu_backend(g, w, threads); }, o->seed);
+        model->geometry(), model->weights(),
+        [threads](const Geometry& g, const Weights& w) { return make_cpu_backend(g, w, threads); }, o->seed);
     fmt::print("{:<12} {:>5} {:>12} {:>10}\n", "stage", "rows", "worst", "bound");
     std::size_t passed = 0;
     for (const StageResult& s : report.stages) {
       passed += s.passed() ? 1 : 0;
-      fmt::print("{:<12} {:>5} {:>12.2e} {:>10.0e}  {}\n", stage_name(s.stage), s.rows, s.worst, s.bound, s.passed() ? "ok" : "FAILED");
+      fmt::print("{:<12} {:>5} {:>12.2e} {:>10.0e}  {}\n", stage_name(s.stage), s.rows, s.worst, s.bound,
+                 s.passed() ? "ok" : "FAILED");
     }
     fmt::print("\n{:<48} {:<12} {:>10} {:>10}\n", "planted fault", "stage", "worst", "bound");
     std::size_t red = 0;
     for (const ControlResult& c : report.controls) {
       red += c.red() ? 1 : 0;
-      fmt::print("{:<48} {:<12} {:>10.2e} {:>10.0e}  {}\n", c.fault, stage_name(c.stage), c.worst, c.bound, c.red() ? "found" : "NOT FOUND");
+      fmt::print("{:<48} {:<12} {:>10.2e} {:>10.0e}  {}\n", c.fault, stage_name(c.stage), c.worst, c.bound,
+                 c.red() ? "found" : "NOT FOUND");
     }
-    fmt::print("\nstages passed {}/{}, controls red {}/{}\n", passed, report.stages.size(), red, report.controls.size());
+    fmt::print("\nstages passed {}/{}, controls red {}/{}\n", passed, report.stages.size(), red,
+               report.controls.size());
     if (!report.passed()) fail(ErrorCode::kFailed, "the backend does not hold its contract");
   });
 }

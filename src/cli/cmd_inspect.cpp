@@ -36,8 +36,12 @@ Findings examine(const Options& o, const Checkpoint& checkpoint) {
     const auto backend = make_backend(parse_backend(o.model.backend), *model, 1);
     const std::uint32_t trained = f.profile.geometry.context;
     const std::uint32_t context = o.model.context != 0 ? o.model.context : std::min(trained, kDefaultContext);
-    if (context > trained) fail(ErrorCode::kUsage, "a context of {} was asked for, the model was trained for {}", context, trained);
-    f.plan = plan_memory(*model, *backend, {.context = context, .streams = o.streams, .chunk = std::min(o.model.chunk, context)});
+    if (context > trained)
+      fail(ErrorCode::kUsage, "a context of {} was asked for, the model was trained for {}", context,
+           trained);
+    f.plan =
+        plan_memory(*model, *backend,
+                    {.context = context, .streams = o.streams, .chunk = std::min(o.model.chunk, context)});
   }
   return f;
 }
@@ -64,9 +68,10 @@ void print_json(const Findings& f, const Checkpoint& c, const std::string& path)
   j["tensors"] = c.tensors().size();
   j["manifest"] = f.manifest;
   j["media_tensors"] = f.media;
-  for (const auto& [type, count] : count_storage(c)) j["storage"][type] = {{"tensors", count.tensors}, {"bytes", count.bytes}};
+  for (const auto& [type, count] : count_storage(c))
+    j["storage"][type] = {{"tensors", count.tensors}, {"bytes", count.bytes}};
   if (f.profile.role == ModelRole::kTrunk) {
-    j["memory"] = {{"context", f.plan.context}, {"streams", f.plan.streams},  {"kv_type", "f32"},
+    j["memory"] = {{"context", f.plan.context}, {"streams", f.plan.streams},     {"kv_type", "f32"},
                    {"weights", f.plan.weights}, {"kv_stream", f.plan.kv_stream}, {"scratch", f.plan.scratch},
                    {"tables", f.plan.tables},   {"total", f.plan.total()}};
   }
@@ -79,28 +84,39 @@ void print_text(const Findings& f, const Checkpoint& c, const std::string& path)
   for (const LayerGeometry& l : g.layers) full += l.kind == LayerKind::kFull ? 1 : 0;
   fmt::print("{}\n  profile   {} ({})\n", path, f.profile.name, f.profile.title);
   if (const auto name = c.string("general.name")) fmt::print("  name      {}\n", *name);
-  fmt::print("  geometry  {} layers ({} sliding, {} full), width {}, FFN {}, {} heads, window {}, vocabulary {}, context {}\n", g.layers.size(),
-             g.layers.size() - full, full, g.hidden, g.ffn, g.heads, g.window, g.vocab, g.context);
+  fmt::print(
+      "  geometry  {} layers ({} sliding, {} full), width {}, FFN {}, {} heads, window {}, vocabulary {}, "
+      "context {}\n",
+      g.layers.size(), g.layers.size() - full, full, g.hidden, g.ffn, g.heads, g.window, g.vocab, g.context);
   if (f.profile.backbone != 0) fmt::print("  target    hidden width {}\n", f.profile.backbone);
-  fmt::print("  tensors   {} of {} in the manifest{}\n", f.manifest, f.manifest, f.media == 0 ? "" : fmt::format(", {} of vision or audio beside it (not used)", f.media));
+  fmt::print("  tensors   {} of {} in the manifest{}\n", f.manifest, f.manifest,
+             f.media == 0 ? "" : fmt::format(", {} of vision or audio beside it (not used)", f.media));
   fmt::print("  files     {}, {}\n\n", c.files().size(), human_bytes(c.file_bytes()));
   fmt::print("  storage   tensors        bytes\n");
-  for (const auto& [type, count] : count_storage(c)) fmt::print("  {:<8} {:>8} {:>12}\n", type, count.tensors, human_bytes(count.bytes));
+  for (const auto& [type, count] : count_storage(c))
+    fmt::print("  {:<8} {:>8} {:>12}\n", type, count.tensors, human_bytes(count.bytes));
   if (f.profile.role != ModelRole::kTrunk) return;
-  fmt::print("\n  memory for {} stream{} of {} positions (KV type f32)\n", f.plan.streams, f.plan.streams == 1 ? "" : "s", f.plan.context);
+  fmt::print("\n  memory for {} stream{} of {} positions (KV type f32)\n", f.plan.streams,
+             f.plan.streams == 1 ? "" : "s", f.plan.context);
   fmt::print("  weights   {:>12}   mapped, shared with the page cache\n", human_bytes(f.plan.weights));
   fmt::print("  KV cache  {:>12}   a stream, when its context is full\n", human_bytes(f.plan.kv_stream));
-  fmt::print("  scratch   {:>12}\n  tables    {:>12}\n  total     {:>12}\n", human_bytes(f.plan.scratch), human_bytes(f.plan.tables), human_bytes(f.plan.total()));
+  fmt::print("  scratch   {:>12}\n  tables    {:>12}\n  total     {:>12}\n", human_bytes(f.plan.scratch),
+             human_bytes(f.plan.tables), human_bytes(f.plan.total()));
 }
 
 }  // namespace
 
 void add_inspect(CLI::App& app) {
   auto o = std::make_shared<Options>();
-  CLI::App* sub = app.add_subcommand("inspect", "Profile, tensors, storage types and memory plan of a checkpoint");
+  CLI::App* sub =
+      app.add_subcommand("inspect", "Profile, tensors, storage types and memory plan of a checkpoint");
   o->model.add_to(*sub, true);
-  sub->add_option("--kv-type", o->kv_type, "Storage type of keys and values in the memory plan")->check(CLI::IsMember({"f32"}))->capture_default_str();
-  sub->add_option("--streams", o->streams, "Streams in the memory plan")->check(CLI::Range(1, 1024))->capture_default_str();
+  sub->add_option("--kv-type", o->kv_type, "Storage type of keys and values in the memory plan")
+      ->check(CLI::IsMember({"f32"}))
+      ->capture_default_str();
+  sub->add_option("--streams", o->streams, "Streams in the memory plan")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   sub->add_flag("--json", o->json, "Machine-readable output");
   sub->callback([o] {
     const std::string path = o->model.path();

@@ -25,7 +25,8 @@ std::vector<std::int32_t> read_ids(const std::string& path, std::uint32_t vocab)
   std::vector<std::int32_t> ids;
   for (const nlohmann::json& id : j) {
     if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() >= vocab) {
-      fail(ErrorCode::kUsage, "{}: element {} is {}, expected a token id from 0 to {}", path, ids.size(), id.dump(), vocab - 1);
+      fail(ErrorCode::kUsage, "{}: element {} is {}, expected a token id from 0 to {}", path, ids.size(),
+           id.dump(), vocab - 1);
     }
     ids.push_back(id.get<std::int32_t>());
   }
@@ -61,9 +62,14 @@ void add_logits(CLI::App& app) {
   auto o = std::make_shared<Options>();
   CLI::App* sub = app.add_subcommand("logits", "Logits of given token ids, as a safetensors file");
   o->model.add_to(*sub, true);
-  sub->add_option("--ids", o->ids, "File with a JSON array of token ids (- reads standard input)")->required();
-  sub->add_option("--out", o->out, "Safetensors file to write: tensor 'logits', F32 [rows, vocab], after the soft cap")->required();
-  sub->add_option("--rows", o->rows, "all or last")->check(CLI::IsMember({"all", "last"}))->capture_default_str();
+  sub->add_option("--ids", o->ids, "File with a JSON array of token ids (- reads standard input)")
+      ->required();
+  sub->add_option("--out", o->out,
+                  "Safetensors file to write: tensor 'logits', F32 [rows, vocab], after the soft cap")
+      ->required();
+  sub->add_option("--rows", o->rows, "all or last")
+      ->check(CLI::IsMember({"all", "last"}))
+      ->capture_default_str();
   sub->callback([o] { run(*o); });
 }
 

@@ -20,10 +20,15 @@ struct Options {
 };
 
 nlohmann::ordered_json to_json(const Answer& a) {
-  nlohmann::ordered_json j = {{"reasoning", a.reply.reasoning}, {"content", a.reply.content}, {"tool_calls", nlohmann::ordered_json::array()}};
-  for (const ReplyCall& call : a.reply.tool_calls) j["tool_calls"].push_back({{"name", call.name}, {"arguments", call.arguments}});
+  nlohmann::ordered_json j = {{"reasoning", a.reply.reasoning},
+                              {"content", a.reply.content},
+                              {"tool_calls", nlohmann::ordered_json::array()}};
+  for (const ReplyCall& call : a.reply.tool_calls)
+    j["tool_calls"].push_back({{"name", call.name}, {"arguments", call.arguments}});
   j["finish_reason"] = a.reply.finish_reason;
-  j["usage"] = {{"prompt_tokens", a.times.reused + a.times.prompt_tokens}, {"completion_tokens", a.times.reply_tokens}, {"cached_tokens", a.times.reused}};
+  j["usage"] = {{"prompt_tokens", a.times.reused + a.times.prompt_tokens},
+                {"completion_tokens", a.times.reply_tokens},
+                {"cached_tokens", a.times.reused}};
   return j;
 }
 
@@ -45,7 +50,8 @@ ReplySettings settings_of(const Options& o, const Session& session) {
   return s;
 }
 
-// One request a line, one answer a line: {"messages": [...], "tools": [...], "options": {"enable_thinking": true}} or
+// One request a line, one answer a line: {"messages": [...], "tools": [...], "options": {"enable_thinking":
+// true}} or
 // {"prompt": "rendered text"}.
 void run_lines(const Options& o, Session& session) {
   Console console(session);
@@ -70,7 +76,8 @@ void run_lines(const Options& o, Session& session) {
     } else {
       const nlohmann::ordered_json options = j.value("options", nlohmann::ordered_json::object());
       settings.think = options.is_object() && options.value("enable_thinking", o.think);
-      answer = console.ask(parse_messages(j.value("messages", nlohmann::ordered_json())), parse_tools(j.value("tools", nlohmann::ordered_json())), settings);
+      answer = console.ask(parse_messages(j.value("messages", nlohmann::ordered_json())),
+                           parse_tools(j.value("tools", nlohmann::ordered_json())), settings);
     }
     fmt::print("{}\n", to_json(answer).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     std::fflush(stdout);
@@ -81,7 +88,8 @@ void run(const Options& o) {
   std::string prompt;
   for (const std::string& word : o.prompt) prompt += (prompt.empty() ? "" : " ") + word;
   if (prompt == "-") prompt = read_file("-");
-  if (!o.jsonl && prompt.empty() && o.messages.empty()) fail(ErrorCode::kUsage, "run needs a prompt (or - to read it from standard input)");
+  if (!o.jsonl && prompt.empty() && o.messages.empty())
+    fail(ErrorCode::kUsage, "run needs a prompt (or - to read it from standard input)");
   const std::unique_ptr<Session> session = open_session(o.model);
   if (o.jsonl) return run_lines(o, *session);
   Console console(*session);
@@ -98,8 +106,11 @@ void run(const Options& o) {
     const auto tools = o.tools.empty() ? nlohmann::ordered_json() : parse_json(read_file(o.tools), o.tools);
     answer = console.ask(parse_messages(messages), parse_tools(tools), settings);
   }
-  if (o.json) fmt::print("{}\n", to_json(answer).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
-  if (!o.quiet) fmt::print(stderr, "[{}{}]\n", speeds(answer.times), answer.reply.finish_reason == "length" ? "; cut off by the limit" : "");
+  if (o.json)
+    fmt::print("{}\n", to_json(answer).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  if (!o.quiet)
+    fmt::print(stderr, "[{}{}]\n", speeds(answer.times),
+               answer.reply.finish_reason == "length" ? "; cut off by the limit" : "");
   if (answer.reason == FinishReason::kCancelled) fail(ErrorCode::kCancelled, "interrupted");
 }
 
@@ -115,10 +126,12 @@ void add_run(CLI::App& app) {
   sub->add_option("--messages", o->messages, "File with earlier messages, JSON in OpenAI's form");
   sub->add_option("--tools", o->tools, "File with tool declarations, JSON in OpenAI's form");
   sub->add_flag("--think", o->think, "Let the model think before it answers");
-  sub->add_flag("--raw", o->raw, "Continue the text as it stands, control tokens included, without the chat format");
+  sub->add_flag("--raw", o->raw,
+                "Continue the text as it stands, control tokens included, without the chat format");
   sub->add_flag("--quiet,-q", o->quiet, "Print the answer only");
   sub->add_flag("--json", o->json, "Print the message as JSON");
-  sub->add_flag("--jsonl", o->jsonl, "Read requests from standard input, one JSON object a line; print a message a line");
+  sub->add_flag("--jsonl", o->jsonl,
+                "Read requests from standard input, one JSON object a line; print a message a line");
   sub->callback([o] { run(*o); });
 }
 

@@ -17,24 +17,30 @@ void add_synth(CLI::App& app) {
     std::uint64_t seed = 1;
   };
   auto o = std::make_shared<Options>();
-  CLI::App* sub = app.add_subcommand("synth", "Write a checkpoint of a real geometry with random weights, for speed work");
+  CLI::App* sub = app.add_subcommand(
+      "synth", "Write a checkpoint of a real geometry with random weights, for speed work");
   sub->add_option("profile", o->profile, "12b, 31b or demo")->required();
   sub->add_option("out", o->out, "GGUF file to write")->required();
-  sub->add_option("--type", o->type, "Storage of the matrices: Q4_0, Q8_0, F16, BF16 or F32")->capture_default_str();
+  sub->add_option("--type", o->type, "Storage of the matrices: Q4_0, Q8_0, F16, BF16 or F32")
+      ->capture_default_str();
   sub->add_option("--table", o->table, "Storage of the token table")->capture_default_str();
   sub->add_option("--seed", o->seed, "Seed of the weights")->capture_default_str();
   sub->callback([o] {
     const Profile* profile = find_profile(o->profile);
-    if (profile == nullptr) fail(ErrorCode::kUsage, "unknown profile {:?} (known: 12b, 31b, demo)", o->profile);
+    if (profile == nullptr)
+      fail(ErrorCode::kUsage, "unknown profile {:?} (known: 12b, 31b, demo)", o->profile);
     const auto type_of = [](const std::string& name) {
       const auto type = storage_from_name(name);
       if (!type) fail(ErrorCode::kUsage, "unknown storage type {:?}", name);
       return *type;
     };
     const bool terminal = ::isatty(STDERR_FILENO) != 0;
-    write_synthetic(*profile, o->out, {type_of(o->type), type_of(o->table), o->seed}, [terminal](std::uint64_t done, std::uint64_t total) {
-      if (terminal) std::cerr << "\r\033[Kwriting " << human_bytes(done) << " of " << human_bytes(total) << std::flush;
-    });
+    write_synthetic(*profile, o->out, {type_of(o->type), type_of(o->table), o->seed},
+                    [terminal](std::uint64_t done, std::uint64_t total) {
+                      if (terminal)
+                        std::cerr << "\r\033[Kwriting " << human_bytes(done) << " of " << human_bytes(total)
+                                  << std::flush;
+                    });
     if (terminal) std::cerr << "\n";
   });
 }

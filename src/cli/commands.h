@@ -1,5 +1,5 @@
-// The verbs of the command. Each add_* registers one subcommand; its callback does the work, writes results to
-// stdout, and throws gem::Error, which main() turns into a message and an exit status.
+// The verbs of the command. Each add_* registers one subcommand; its callback does the work, writes results
+// to stdout, and throws gem::Error, which main() turns into a message and an exit status.
 #pragma once
 
 #include <CLI/CLI.hpp>

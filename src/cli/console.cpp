@@ -14,7 +14,9 @@ namespace gem::cli {
 namespace {
 
 std::atomic<bool> interrupted{false};
-extern "C" void note_interrupt(int) { interrupted = true; }
+extern "C" void note_interrupt(int) {
+  interrupted = true;
+}
 
 // While alive, Ctrl-C sets `interrupted` instead of ending the process.
 class InterruptGuard {
@@ -58,7 +60,9 @@ class PromptBar {
   }
 
  private:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
   bool active_;
   bool shown_ = false;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
@@ -85,7 +89,9 @@ class Printer {
         enter(Part::kCall);
         put(event.text + " ");
         break;
-      case ReplyEvent::Kind::kCallArguments: put(event.text); break;
+      case ReplyEvent::Kind::kCallArguments:
+        put(event.text);
+        break;
     }
     std::fflush(stdout);
   }
@@ -120,15 +126,18 @@ std::string speeds(const StreamTimes& t) {
   if (t.reused > 0) text += fmt::format(" ({} from the cache)", t.reused);
   text += fmt::format("; reply {} tokens", t.reply_tokens);
   // The first token comes with the prompt: the steps after it are what decoding took.
-  if (t.reply_tokens > 1 && t.decode_seconds > 0) text += fmt::format(", {:.1f} tokens/s", (t.reply_tokens - 1) / t.decode_seconds);
+  if (t.reply_tokens > 1 && t.decode_seconds > 0)
+    text += fmt::format(", {:.1f} tokens/s", (t.reply_tokens - 1) / t.decode_seconds);
   return text;
 }
 
-Answer Console::ask(const std::vector<Message>& messages, const std::vector<Tool>& tools, const ReplySettings& settings) {
+Answer Console::ask(const std::vector<Message>& messages, const std::vector<Tool>& tools,
+                    const ReplySettings& settings) {
   const RenderedPrompt prompt = render_chat(messages, tools, {.enable_thinking = settings.think});
   std::vector<std::int32_t> ids = session_.tokenizer().encode_prompt(prompt.pieces);
   session_.tokenizer().ensure_bos(ids);
-  return generate(std::move(ids), {.start_thinking = prompt.open_thought, .tools_active = !tools.empty()}, settings);
+  return generate(std::move(ids), {.start_thinking = prompt.open_thought, .tools_active = !tools.empty()},
+                  settings);
 }
 
 Answer Console::complete(const std::string& prompt, const ReplySettings& settings) {
@@ -137,7 +146,8 @@ Answer Console::complete(const std::string& prompt, const ReplySettings& setting
   return generate(std::move(ids), {.tools_active = false}, settings);
 }
 
-Answer Console::generate(std::vector<std::int32_t> prompt, const ReplyOptions& options, const ReplySettings& settings) {
+Answer Console::generate(std::vector<std::int32_t> prompt, const ReplyOptions& options,
+                         const ReplySettings& settings) {
   const bool progress = !settings.quiet && ::isatty(STDERR_FILENO) != 0;
   PromptBar bar(progress);
   Printer printer(settings.show_thoughts, ::isatty(STDOUT_FILENO) != 0);
@@ -159,7 +169,8 @@ Answer Console::generate(std::vector<std::int32_t> prompt, const ReplyOptions& o
   bar.clear();
   printer.end();
   state_ = stream->take_state();
-  if (sink.reason() == FinishReason::kFailed) fail(ErrorCode::kFailed, "the model's logits are not finite: the checkpoint may be damaged");
+  if (sink.reason() == FinishReason::kFailed)
+    fail(ErrorCode::kFailed, "the model's logits are not finite: the checkpoint may be damaged");
   return {sink.reply(), sink.reason(), stream->times()};
 }
 

@@ -17,8 +17,8 @@ struct ReplySettings {
   std::vector<std::string> stops;
   bool think = false;
   bool show_thoughts = true;
-  bool quiet = false;         // no progress
-  bool print = true;          // the reply, as it comes
+  bool quiet = false;  // no progress
+  bool print = true;   // the reply, as it comes
 };
 
 struct Answer {
@@ -31,14 +31,16 @@ class Console {
  public:
   explicit Console(Session& session) : session_(session) {}
 
-  // Renders the conversation, generates and prints. Ctrl-C stops the reply. The cache is kept: the next call resumes it as
-  // far as the conversation goes on.
-  Answer ask(const std::vector<Message>& messages, const std::vector<Tool>& tools, const ReplySettings& settings);
+  // Renders the conversation, generates and prints. Ctrl-C stops the reply. The cache is kept: the next call
+  // resumes it as far as the conversation goes on.
+  Answer ask(const std::vector<Message>& messages, const std::vector<Tool>& tools,
+             const ReplySettings& settings);
   // The same from a raw prompt text, without the chat format.
   Answer complete(const std::string& prompt, const ReplySettings& settings);
 
  private:
-  Answer generate(std::vector<std::int32_t> prompt, const ReplyOptions& options, const ReplySettings& settings);
+  Answer generate(std::vector<std::int32_t> prompt, const ReplyOptions& options,
+                  const ReplySettings& settings);
   Session& session_;
   KeptState state_;
 };

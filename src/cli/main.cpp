@@ -11,12 +11,15 @@ namespace {
 // The exit statuses of docs/architecture.md.
 int status_of(gem::ErrorCode code) {
   switch (code) {
-    case gem::ErrorCode::kUsage: return 2;
+    case gem::ErrorCode::kUsage:
+      return 2;
     case gem::ErrorCode::kBadFile:
-    case gem::ErrorCode::kRefused: return 3;
+    case gem::ErrorCode::kRefused:
+      return 3;
     case gem::ErrorCode::kTooLarge:
     case gem::ErrorCode::kFailed:
-    case gem::ErrorCode::kCancelled: return 1;
+    case gem::ErrorCode::kCancelled:
+      return 1;
   }
   return 1;
 }

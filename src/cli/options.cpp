@@ -13,16 +13,23 @@
 namespace gem::cli {
 
 void ModelOptions::add_to(CLI::App& app, bool positional) {
-  app.add_option(positional ? "model,-m,--model" : "-m,--model", model, "A GGUF file (default: the bundled demo model)");
+  app.add_option(positional ? "model,-m,--model" : "-m,--model", model,
+                 "A GGUF file (default: the bundled demo model)");
   app.add_option("--backend", backend, "cpu or oracle")->capture_default_str();
   app.add_option("--threads", threads, "Threads (default: one a physical core)")->check(CLI::Range(1, 1024));
-  app.add_option("--context", context, "Positions a conversation may hold (default: what the model was trained for, at most 32768)")
+  app.add_option("--context", context,
+                 "Positions a conversation may hold (default: what the model was trained for, at most 32768)")
       ->check(CLI::Range(2u, 1u << 28));
-  app.add_option("--chunk", chunk, "Prompt tokens read in one round")->capture_default_str()->check(CLI::Range(1, 8192));
-  app.add_flag("--any-geometry", any_geometry, "Admit a consistent Gemma 4 geometry that is no published model");
+  app.add_option("--chunk", chunk, "Prompt tokens read in one round")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 8192));
+  app.add_flag("--any-geometry", any_geometry,
+               "Admit a consistent Gemma 4 geometry that is no published model");
 }
 
-std::string ModelOptions::path() const { return model.empty() ? bundled_model() : model; }
+std::string ModelOptions::path() const {
+  return model.empty() ? bundled_model() : model;
+}
 
 SessionOptions ModelOptions::session() const {
   SessionOptions s;
@@ -38,12 +45,17 @@ SessionOptions ModelOptions::session() const {
 void SamplingOptions::add_to(CLI::App& app) {
   app.add_option("--temperature,--temp", temperature, "0 is greedy (default: the model's, 1.0)");
   app.add_option("--top-k", top_k, "Keep the k most probable tokens; 0 keeps all (default: the model's, 64)");
-  app.add_option("--top-p", top_p, "Keep the most probable tokens up to this mass (default: the model's, 0.95)");
-  app.add_option("--min-p", min_p, "Keep tokens of at least this share of the best one's probability (default: 0)");
-  app.add_option("--repetition-penalty", repetition, "Divides the logits of tokens that occurred (default: 1)");
+  app.add_option("--top-p", top_p,
+                 "Keep the most probable tokens up to this mass (default: the model's, 0.95)");
+  app.add_option("--min-p", min_p,
+                 "Keep tokens of at least this share of the best one's probability (default: 0)");
+  app.add_option("--repetition-penalty", repetition,
+                 "Divides the logits of tokens that occurred (default: 1)");
   app.add_option("--presence-penalty", presence, "Subtracted from tokens in the reply (default: 0)");
-  app.add_option("--frequency-penalty", frequency, "Subtracted once for each occurrence in the reply (default: 0)");
-  app.add_option("--logit-bias", logit_bias, "ID:BIAS, added to a token's logit; -inf forbids it")->take_all();
+  app.add_option("--frequency-penalty", frequency,
+                 "Subtracted once for each occurrence in the reply (default: 0)");
+  app.add_option("--logit-bias", logit_bias, "ID:BIAS, added to a token's logit; -inf forbids it")
+      ->take_all();
   app.add_option("--seed", seed, "Same seed, same reply (default: random)");
   app.add_option("--max-tokens", max_tokens, "Longest reply in tokens (default: until the context is full)");
   app.add_option("--stop", stop, "Stop when this text appears (may be repeated)")->take_all();
@@ -74,7 +86,8 @@ std::string bundled_model() {
   namespace fs = std::filesystem;
   std::error_code ignored;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
-  for (const fs::path& folder : {program.parent_path() / "../share/gem", program.parent_path() / "../models", fs::path(GEM_SOURCE_DIR) / "models"}) {
+  for (const fs::path& folder : {program.parent_path() / "../share/gem", program.parent_path() / "../models",
+                                 fs::path(GEM_SOURCE_DIR) / "models"}) {
     const fs::path path = folder / "gem-demo.gguf";
     if (fs::exists(path, ignored)) return path.lexically_normal().string();
   }

@@ -38,13 +38,14 @@ struct SamplingOptions {
   SamplingParams over(SamplingParams defaults) const;
 };
 
-// The bundled demo model: beside the program, in its data folder, or in the source tree. Error(kUsage) when there is none.
+// The bundled demo model: beside the program, in its data folder, or in the source tree. Error(kUsage) when
+// there is none.
 std::string bundled_model();
 
 // Opens a session, with a line of progress on a terminal.
 std::unique_ptr<Session> open_session(const ModelOptions& options);
 
-std::string read_file(const std::string& path);   // "-" reads standard input; Error(kBadFile)
-std::string human_bytes(std::uint64_t bytes);     // "7.20 GB"
+std::string read_file(const std::string& path);  // "-" reads standard input; Error(kBadFile)
+std::string human_bytes(std::uint64_t bytes);    // "7.20 GB"
 
 }  // namespace gem::cli

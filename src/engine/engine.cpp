@@ -42,21 +42,27 @@ std::shared_ptr<Stream> Engine::open(GenerationRequest request, StreamSink& sink
   const auto prompt_tokens = static_cast<std::uint64_t>(request.prompt.size());
   if (prompt_tokens == 0) fail(ErrorCode::kUsage, "the prompt is empty");
   if (prompt_tokens >= options_.context) {
-    fail(ErrorCode::kTooLarge, "the prompt has {} tokens, the context holds {} including the reply", prompt_tokens, options_.context);
+    fail(ErrorCode::kTooLarge, "the prompt has {} tokens, the context holds {} including the reply",
+         prompt_tokens, options_.context);
   }
-  if (streams_.size() >= options_.max_streams) fail(ErrorCode::kTooLarge, "all {} streams are in use", options_.max_streams);
+  if (streams_.size() >= options_.max_streams)
+    fail(ErrorCode::kTooLarge, "all {} streams are in use", options_.max_streams);
   request.sampling.validate(model_.geometry().vocab);
   for (const std::int32_t token : request.prompt) {
     if (token < 0 || static_cast<std::uint32_t>(token) >= model_.geometry().vocab) {
-      fail(ErrorCode::kUsage, "the prompt holds token {}, expected 0 to {}", token, model_.geometry().vocab - 1);
+      fail(ErrorCode::kUsage, "the prompt holds token {}, expected 0 to {}", token,
+           model_.geometry().vocab - 1);
     }
   }
   const KvPlan plan = KvPlan::make(model_.geometry(), options_.context, options_.chunk);
   std::unique_ptr<KvCache> cache;
-  if (state.cache != nullptr && state.cache->plan().context == plan.context && state.cache->plan().max_span == plan.max_span) {
+  if (state.cache != nullptr && state.cache->plan().context == plan.context &&
+      state.cache->plan().max_span == plan.max_span) {
     // The last prompt token is evaluated in any case: its logits are wanted.
     const std::size_t most = std::min(state.tokens.size(), request.prompt.size() - 1);
-    const auto differ = std::mismatch(state.tokens.begin(), state.tokens.begin() + static_cast<std::ptrdiff_t>(most), request.prompt.begin());
+    const auto differ =
+        std::mismatch(state.tokens.begin(), state.tokens.begin() + static_cast<std::ptrdiff_t>(most),
+                      request.prompt.begin());
     const auto common = static_cast<std::uint32_t>(differ.first - state.tokens.begin());
     state.cache->roll_back_to(state.cache->can_roll_back_to(common) ? common : 0);
     cache = std::move(state.cache);
@@ -105,7 +111,11 @@ bool Engine::step() {
   std::vector<Stream*> served;
   std::vector<bool> decoding;
   const auto add = [&](Stream& stream, std::uint32_t rows, Wanted logits, bool decode) {
-    spans.push_back({stream.cache_.get(), std::span(stream.tokens_).subspan(stream.cache_->length(), rows), {}, logits, Wanted::kNothing});
+    spans.push_back({stream.cache_.get(),
+                     std::span(stream.tokens_).subspan(stream.cache_->length(), rows),
+                     {},
+                     logits,
+                     Wanted::kNothing});
     served.push_back(&stream);
     decoding.push_back(decode);
   };
@@ -132,7 +142,8 @@ bool Engine::step() {
     } else {
       stream.times_.prompt_seconds += seconds;
       stream.times_.prompt_tokens += rows;
-      stream.sink_->on_prompt(stream.cache_->length(), static_cast<std::uint32_t>(stream.request_.prompt.size()));
+      stream.sink_->on_prompt(stream.cache_->length(),
+                              static_cast<std::uint32_t>(stream.request_.prompt.size()));
     }
     if (results[i].logits > 0) sample(stream, backend_.logits(results[i].first_logits));
   }

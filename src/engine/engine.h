@@ -1,9 +1,9 @@
 // The engine: streams, and the rounds that serve them.
 //
-// Each step runs one round: a row of every stream that is decoding, and chunks of the prompts still being read, up to
-// a budget of rows. A token is handed to its sink as soon as it is drawn, before it is evaluated. By the laws of
-// row independence and keyed sampling, a stream's tokens are the same alone and beside others, and however its
-// prompt was cut.
+// Each step runs one round: a row of every stream that is decoding, and chunks of the prompts still being
+// read, up to a budget of rows. A token is handed to its sink as soon as it is drawn, before it is evaluated.
+// By the laws of row independence and keyed sampling, a stream's tokens are the same alone and beside others,
+// and however its prompt was cut.
 #pragma once
 
 #include <cstdint>
@@ -44,9 +44,9 @@ class StreamSink {
 struct GenerationRequest {
   std::vector<std::int32_t> prompt;
   SamplingParams sampling;
-  std::uint32_t max_tokens = 0;                // 0: until the context is full
-  std::vector<std::int32_t> end_tokens;        // end of generation
-  std::vector<std::int32_t> suppressed;        // never drawn
+  std::uint32_t max_tokens = 0;          // 0: until the context is full
+  std::vector<std::int32_t> end_tokens;  // end of generation
+  std::vector<std::int32_t> suppressed;  // never drawn
 };
 
 // A cache and the tokens whose keys and values it holds: what a later prompt may resume.
@@ -92,8 +92,8 @@ class Engine {
   Engine(const Model& model, Backend& backend, EngineOptions options);
 
   // Starts a stream. `state` (optional) is resumed as far as its tokens agree with the prompt.
-  // Error(kTooLarge) when the prompt does not fit the context, or when max_streams are open; Error(kUsage) for bad
-  // parameters. The sink must live until the stream has finished.
+  // Error(kTooLarge) when the prompt does not fit the context, or when max_streams are open; Error(kUsage)
+  // for bad parameters. The sink must live until the stream has finished.
   std::shared_ptr<Stream> open(GenerationRequest request, StreamSink& sink, KeptState state = {});
 
   // One round. False when no stream is left to serve.

@@ -5,13 +5,21 @@
 namespace gem {
 namespace {
 
-constexpr Marker kMarkers[] = {Marker::kChannelOpen,      Marker::kChannelClose,      Marker::kToolCallOpen, Marker::kToolCallClose, Marker::kToolResponseOpen,
-                               Marker::kToolResponseClose, Marker::kQuote,            Marker::kTurnOpen,     Marker::kTurnClose,     Marker::kEndOfText};
+constexpr Marker kMarkers[] = {Marker::kChannelOpen,   Marker::kChannelClose,     Marker::kToolCallOpen,
+                               Marker::kToolCallClose, Marker::kToolResponseOpen, Marker::kToolResponseClose,
+                               Marker::kQuote,         Marker::kTurnOpen,         Marker::kTurnClose,
+                               Marker::kEndOfText};
 
 }  // namespace
 
-ReplyStream::ReplyStream(const Tokenizer& tokenizer, const ReplyOptions& options, std::vector<std::string> stops, OnEvent on_event, OnPrompt on_prompt)
-    : tokenizer_(tokenizer), decoder_(tokenizer), parser_(options), stops_(std::move(stops)), on_event_(std::move(on_event)), on_prompt_(std::move(on_prompt)) {
+ReplyStream::ReplyStream(const Tokenizer& tokenizer, const ReplyOptions& options,
+                         std::vector<std::string> stops, OnEvent on_event, OnPrompt on_prompt)
+    : tokenizer_(tokenizer),
+      decoder_(tokenizer),
+      parser_(options),
+      stops_(std::move(stops)),
+      on_event_(std::move(on_event)),
+      on_prompt_(std::move(on_prompt)) {
   for (const Marker marker : kMarkers) {
     if (const auto id = tokenizer.special_id(marker_spelling(marker))) markers_.emplace(*id, marker);
   }
@@ -26,13 +34,19 @@ void ReplyStream::send() {
   for (ReplyEvent& event : parser_.take_events()) {
     if (stops_.stopped()) return;
     switch (event.kind) {
-      case ReplyEvent::Kind::kReasoning: reply_.reasoning += event.text; break;
+      case ReplyEvent::Kind::kReasoning:
+        reply_.reasoning += event.text;
+        break;
       case ReplyEvent::Kind::kContent:
         event.text = stops_.push(event.text);
         reply_.content += event.text;
         break;
-      case ReplyEvent::Kind::kCallStart: reply_.tool_calls.push_back({event.text, ""}); break;
-      case ReplyEvent::Kind::kCallArguments: reply_.tool_calls[event.call].arguments += event.text; break;
+      case ReplyEvent::Kind::kCallStart:
+        reply_.tool_calls.push_back({event.text, ""});
+        break;
+      case ReplyEvent::Kind::kCallArguments:
+        reply_.tool_calls[event.call].arguments += event.text;
+        break;
     }
     if (on_event_ && (!event.text.empty() || event.kind == ReplyEvent::Kind::kCallStart)) on_event_(event);
   }

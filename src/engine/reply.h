@@ -15,16 +15,16 @@
 
 namespace gem {
 
-// Feeds a stream's tokens to the reply parser and hands on its events as they become final. Stop strings are looked
-// for in the answer's text, not in thoughts or calls.
+// Feeds a stream's tokens to the reply parser and hands on its events as they become final. Stop strings are
+// looked for in the answer's text, not in thoughts or calls.
 class ReplyStream : public StreamSink {
  public:
   using OnEvent = std::function<void(const ReplyEvent& event)>;
   using OnPrompt = std::function<void(std::uint32_t done, std::uint32_t total)>;
 
   // The tokenizer must outlive the stream.
-  ReplyStream(const Tokenizer& tokenizer, const ReplyOptions& options, std::vector<std::string> stops, OnEvent on_event,
-              OnPrompt on_prompt = {});
+  ReplyStream(const Tokenizer& tokenizer, const ReplyOptions& options, std::vector<std::string> stops,
+              OnEvent on_event, OnPrompt on_prompt = {});
 
   void on_prompt(std::uint32_t done, std::uint32_t total) override;
   bool on_token(std::int32_t token) override;

@@ -60,7 +60,9 @@ void Sampler::see_prompt(std::span<const std::int32_t> tokens) {
   for (const std::int32_t token : tokens) ++seen_[token].prompt;
 }
 
-void Sampler::see_reply(std::int32_t token) { ++seen_[token].reply; }
+void Sampler::see_reply(std::int32_t token) {
+  ++seen_[token].reply;
+}
 
 // Copies the logits with bias and penalties applied. False when one of them is NaN.
 bool Sampler::adjust(std::span<const float> logits) {
@@ -68,7 +70,9 @@ bool Sampler::adjust(std::span<const float> logits) {
   bool nan = false;
   for (const float x : logits) nan |= x != x;
   if (nan) return false;
-  const auto inside = [&](std::int32_t t) { return t >= 0 && static_cast<std::size_t>(t) < adjusted_.size(); };
+  const auto inside = [&](std::int32_t t) {
+    return t >= 0 && static_cast<std::size_t>(t) < adjusted_.size();
+  };
   for (const auto& [token, bias] : params_.logit_bias) {
     if (inside(token)) adjusted_[static_cast<std::size_t>(token)] += bias;
   }
@@ -102,13 +106,15 @@ void Sampler::keep_top_k() {
     return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
   };
   candidates_.clear();
-  const std::size_t k = params_.top_k == 0 ? adjusted_.size() : std::min<std::size_t>(params_.top_k, adjusted_.size());
+  const std::size_t k =
+      params_.top_k == 0 ? adjusted_.size() : std::min<std::size_t>(params_.top_k, adjusted_.size());
   for (std::size_t i = 0; i < adjusted_.size(); ++i) {
     if (adjusted_[i] == kForbidden) continue;
     const Candidate c{adjusted_[i], static_cast<std::int32_t>(i)};
     if (candidates_.size() < k) {
       candidates_.push_back(c);
-      if (candidates_.size() == k && k < adjusted_.size()) std::make_heap(candidates_.begin(), candidates_.end(), better);
+      if (candidates_.size() == k && k < adjusted_.size())
+        std::make_heap(candidates_.begin(), candidates_.end(), better);
     } else if (better(c, candidates_.front())) {  // the heap's front is the worst kept
       std::pop_heap(candidates_.begin(), candidates_.end(), better);
       candidates_.back() = c;
@@ -146,7 +152,8 @@ std::optional<std::int32_t> Sampler::draw(std::span<const float> logits, std::ui
   std::int32_t chosen = candidates_.front().token;
   double best = -std::numeric_limits<double>::infinity();
   for (const Candidate& c : candidates_) {
-    const double score = static_cast<double>(c.logit) / params_.temperature + gumbel(params_.seed, position, c.token);
+    const double score =
+        static_cast<double>(c.logit) / params_.temperature + gumbel(params_.seed, position, c.token);
     if (score > best) {
       best = score;
       chosen = c.token;

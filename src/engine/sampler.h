@@ -1,11 +1,12 @@
 // Sampling: penalties, temperature, filters, and the keyed draw.
 //
 // A draw is a pure function of (seed, position, token): the token is the argmax over the allowed set of
-// logit / temperature + Gumbel(seed, position, token id), which samples from the softmax exactly (Gumbel-max). So a
-// stream's tokens do not depend on what else is served, and a drafter that uses the same key guesses the draw.
+// logit / temperature + Gumbel(seed, position, token id), which samples from the softmax exactly
+// (Gumbel-max). So a stream's tokens do not depend on what else is served, and a drafter that uses the same
+// key guesses the draw.
 //
-// Order: suppressed ids, logit bias, penalties, temperature, top-k, top-p, min-p, draw. Temperature comes before
-// the filters, as in the Hugging Face and vLLM samplers.
+// Order: suppressed ids, logit bias, penalties, temperature, top-k, top-p, min-p, draw. Temperature comes
+// before the filters, as in the Hugging Face and vLLM samplers.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +23,10 @@ struct SamplingParams {
   std::uint32_t top_k = 64;  // 0: no limit
   double top_p = 0.95;       // 1: no limit
   double min_p = 0.0;        // keeps tokens of at least min_p times the best one's probability
-  double repetition_penalty = 1.0;  // divides positive, multiplies negative logits of tokens in prompt or reply
-  double presence_penalty = 0.0;    // subtracted once from tokens in the reply
-  double frequency_penalty = 0.0;   // subtracted once an occurrence in the reply
+  double repetition_penalty =
+      1.0;                        // divides positive, multiplies negative logits of tokens in prompt or reply
+  double presence_penalty = 0.0;  // subtracted once from tokens in the reply
+  double frequency_penalty = 0.0;                          // subtracted once an occurrence in the reply
   std::vector<std::pair<std::int32_t, float>> logit_bias;  // added; -infinity forbids
   std::uint64_t seed = 0;
 
@@ -44,8 +46,8 @@ class Sampler {
   void see_prompt(std::span<const std::int32_t> tokens);
   void see_reply(std::int32_t token);
 
-  // The token at `position` of the stream, drawn from one row of logits ([vocab]). Nothing when no logit is usable
-  // (NaN, or everything forbidden): the stream cannot go on.
+  // The token at `position` of the stream, drawn from one row of logits ([vocab]). Nothing when no logit is
+  // usable (NaN, or everything forbidden): the stream cannot go on.
   std::optional<std::int32_t> draw(std::span<const float> logits, std::uint64_t position);
 
   const SamplingParams& params() const { return params_; }

@@ -13,20 +13,26 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
   const Geometry& g = s->model_->geometry();
   const std::uint32_t context = options.context != 0 ? options.context : std::min(g.context, kDefaultContext);
   if (context > g.context) {
-    fail(ErrorCode::kUsage, "a context of {} was asked for, {} was trained for {}", context, s->model_->profile().title, g.context);
+    fail(ErrorCode::kUsage, "a context of {} was asked for, {} was trained for {}", context,
+         s->model_->profile().title, g.context);
   }
   s->backend_ = make_backend(options.backend, *s->model_, options.threads);
   const std::uint32_t chunk = std::clamp(options.chunk, 1u, context);
-  s->memory_ = plan_memory(*s->model_, *s->backend_, {.context = context, .streams = options.streams, .chunk = chunk});
+  s->memory_ =
+      plan_memory(*s->model_, *s->backend_, {.context = context, .streams = options.streams, .chunk = chunk});
   if (const auto room = available_memory(); room && s->memory_.total() > *room) {
-    fail(ErrorCode::kRefused, "{} at a context of {} needs {} bytes of memory, {} are available; a shorter --context needs less", options.model, context,
-         s->memory_.total(), *room);
+    fail(ErrorCode::kRefused,
+         "{} at a context of {} needs {} bytes of memory, {} are available; a shorter --context needs less",
+         options.model, context, s->memory_.total(), *room);
   }
   s->tokenizer_ = std::make_unique<Tokenizer>(Tokenizer::from_checkpoint(s->model_->checkpoint()));
   if (static_cast<std::uint32_t>(s->tokenizer_->size()) > g.vocab) {
-    fail(ErrorCode::kRefused, "{}: the tokenizer has {} pieces, the table {} rows", options.model, s->tokenizer_->size(), g.vocab);
+    fail(ErrorCode::kRefused, "{}: the tokenizer has {} pieces, the table {} rows", options.model,
+         s->tokenizer_->size(), g.vocab);
   }
-  s->engine_ = std::make_unique<Engine>(*s->model_, *s->backend_, EngineOptions{.context = context, .chunk = chunk, .max_streams = options.streams});
+  s->engine_ = std::make_unique<Engine>(
+      *s->model_, *s->backend_,
+      EngineOptions{.context = context, .chunk = chunk, .max_streams = options.streams});
   return s;
 }
 
@@ -34,7 +40,8 @@ SamplingParams Session::default_sampling() const {
   SamplingParams p;
   const Checkpoint& c = model_->checkpoint();
   if (const auto t = c.number("general.sampling.temp"); t && *t >= 0 && *t <= 100) p.temperature = *t;
-  if (const auto k = c.integer("general.sampling.top_k"); k && *k >= 0 && *k <= 1 << 24) p.top_k = static_cast<std::uint32_t>(*k);
+  if (const auto k = c.integer("general.sampling.top_k"); k && *k >= 0 && *k <= 1 << 24)
+    p.top_k = static_cast<std::uint32_t>(*k);
   if (const auto q = c.number("general.sampling.top_p"); q && *q >= 0 && *q <= 1) p.top_p = *q;
   return p;
 }
@@ -46,7 +53,8 @@ GenerationRequest Session::request(std::vector<std::int32_t> prompt, SamplingPar
   r.end_tokens.assign(tokenizer_->end_of_generation().begin(), tokenizer_->end_of_generation().end());
   r.suppressed.assign(tokenizer_->suppressed().begin(), tokenizer_->suppressed().end());
   // Rows of the table without a piece are never drawn.
-  for (std::uint32_t id = static_cast<std::uint32_t>(tokenizer_->size()); id < model_->geometry().vocab; ++id) {
+  for (std::uint32_t id = static_cast<std::uint32_t>(tokenizer_->size()); id < model_->geometry().vocab;
+       ++id) {
     r.suppressed.push_back(static_cast<std::int32_t>(id));
   }
   return r;

@@ -1,4 +1,5 @@
-// Everything that serving one model needs: the admitted model, its backend, its tokenizer, the engine, the memory plan.
+// Everything that serving one model needs: the admitted model, its backend, its tokenizer, the engine, the
+// memory plan.
 #pragma once
 
 #include <cstdint>

@@ -30,13 +30,18 @@ std::string StopStrings::push(std::string_view text) {
   std::size_t keep = std::min(longest_ - 1, held_.size());
   for (; keep > 0; --keep) {
     const std::string_view end = std::string_view(held_).substr(held_.size() - keep);
-    if (std::any_of(stops_.begin(), stops_.end(), [&](const std::string& s) { return s.size() > keep && std::string_view(s).substr(0, keep) == end; })) break;
+    if (std::any_of(stops_.begin(), stops_.end(), [&](const std::string& s) {
+          return s.size() > keep && std::string_view(s).substr(0, keep) == end;
+        }))
+      break;
   }
   std::string out = held_.substr(0, held_.size() - keep);
   held_.erase(0, held_.size() - keep);
   return out;
 }
 
-std::string StopStrings::flush() { return std::exchange(held_, {}); }
+std::string StopStrings::flush() {
+  return std::exchange(held_, {});
+}
 
 }  // namespace gem

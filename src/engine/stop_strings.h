@@ -12,8 +12,8 @@ class StopStrings {
  public:
   explicit StopStrings(std::vector<std::string> stops);
 
-  // The text that is safe to send: everything up to what might be the start of a stop string. Once a stop string is
-  // complete, stopped() is true and nothing more comes out; the earliest one in the text counts.
+  // The text that is safe to send: everything up to what might be the start of a stop string. Once a stop
+  // string is complete, stopped() is true and nothing more comes out; the earliest one in the text counts.
   std::string push(std::string_view text);
   // What was held back, when the reply ended without a stop string.
   std::string flush();

@@ -11,7 +11,9 @@ namespace {
 
 class Builder {
  public:
-  void vector(std::string name, std::uint64_t n) { entries.push_back({std::move(name), {n}, TensorRole::kVector}); }
+  void vector(std::string name, std::uint64_t n) {
+    entries.push_back({std::move(name), {n}, TensorRole::kVector});
+  }
   void matrix(std::string name, std::uint64_t rows, std::uint64_t cols) {
     entries.push_back({std::move(name), {rows, cols}, TensorRole::kMatrix});
   }
@@ -19,9 +21,11 @@ class Builder {
 };
 
 std::string problem_of(const TensorView* tensor, const ManifestEntry& entry) {
-  if (tensor == nullptr) return fmt::format("{}: missing, expected shape [{}]", entry.name, fmt::join(entry.shape, ", "));
+  if (tensor == nullptr)
+    return fmt::format("{}: missing, expected shape [{}]", entry.name, fmt::join(entry.shape, ", "));
   if (tensor->shape != entry.shape) {
-    return fmt::format("{}: shape [{}], expected [{}]", entry.name, fmt::join(tensor->shape, ", "), fmt::join(entry.shape, ", "));
+    return fmt::format("{}: shape [{}], expected [{}]", entry.name, fmt::join(tensor->shape, ", "),
+                       fmt::join(entry.shape, ", "));
   }
   if (entry.role == TensorRole::kVector && tensor->type != StorageType::kF32) {
     return fmt::format("{}: stored as {}, expected F32", entry.name, storage_info(tensor->type).name);
@@ -91,8 +95,9 @@ void check_manifest(const Checkpoint& checkpoint, const Profile& profile) {
   if (problems.empty()) return;
   const std::size_t count = problems.size();
   if (count > kShown) problems.resize(kShown);
-  fail(ErrorCode::kRefused, "{} tensor{} not as {} has them ({} expected):\n  {}{}", count, count == 1 ? " is" : "s are", profile.title,
-       expected.size(), fmt::join(problems, "\n  "), count > kShown ? fmt::format("\n  and {} more", count - kShown) : "");
+  fail(ErrorCode::kRefused, "{} tensor{} not as {} has them ({} expected):\n  {}{}", count,
+       count == 1 ? " is" : "s are", profile.title, expected.size(), fmt::join(problems, "\n  "),
+       count > kShown ? fmt::format("\n  and {} more", count - kShown) : "");
 }
 
 }  // namespace gem

@@ -24,8 +24,8 @@ struct ManifestEntry {
 // 667 entries for the 12B, 833 for the 31B, 49 for an assistant.
 std::vector<ManifestEntry> make_manifest(const Profile& profile);
 
-// Error(kRefused) listing (up to ten of) the missing, extra, misshapen or wrongly stored tensors by name, with what was
-// expected. Vision and audio tensors ("v.", "a.", "mm.") are allowed beside the manifest.
+// Error(kRefused) listing (up to ten of) the missing, extra, misshapen or wrongly stored tensors by name,
+// with what was expected. Vision and audio tensors ("v.", "a.", "mm.") are allowed beside the manifest.
 void check_manifest(const Checkpoint& checkpoint, const Profile& profile);
 bool is_media_tensor(std::string_view name);
 

@@ -17,7 +17,9 @@ std::unique_ptr<Model> Model::load(const std::string& path, const AdmissionOptio
   try {
     model->profile_ = read_profile(model->checkpoint_, options);
     if (model->profile_.role == ModelRole::kAssistant) {
-      fail(ErrorCode::kRefused, "this is the {}: a drafter that runs beside its target, not a model of its own", model->profile_.title);
+      fail(ErrorCode::kRefused,
+           "this is the {}: a drafter that runs beside its target, not a model of its own",
+           model->profile_.title);
     }
     check_manifest(model->checkpoint_, model->profile_);
     model->weights_ = bind_weights(model->checkpoint_, model->profile_);
@@ -30,7 +32,8 @@ std::unique_ptr<Model> Model::load(const std::string& path, const AdmissionOptio
 BackendKind parse_backend(const std::string& name) {
   if (name == "oracle") return BackendKind::kOracle;
   if (name == "cpu") return BackendKind::kCpu;
-  if (name == "cuda" || name == "metal") fail(ErrorCode::kUsage, "this build of gem has no {} backend (it has cpu and oracle)", name);
+  if (name == "cuda" || name == "metal")
+    fail(ErrorCode::kUsage, "this build of gem has no {} backend (it has cpu and oracle)", name);
   fail(ErrorCode::kUsage, "unknown backend {:?} (known: cpu, oracle)", name);
 }
 

@@ -47,11 +47,11 @@ std::map<std::string, StorageCount> count_storage(const Checkpoint& checkpoint);
 struct MemoryPlan {
   std::uint32_t context = 0;
   std::uint32_t streams = 1;
-  std::uint32_t round_rows = 0;   // most rows of one round
-  std::uint64_t weights = 0;      // mapped tensor bytes
-  std::uint64_t kv_stream = 0;    // keys and values of one stream at full context
-  std::uint64_t scratch = 0;      // activations
-  std::uint64_t tables = 0;       // tokenizer tables and what the program itself takes
+  std::uint32_t round_rows = 0;  // most rows of one round
+  std::uint64_t weights = 0;     // mapped tensor bytes
+  std::uint64_t kv_stream = 0;   // keys and values of one stream at full context
+  std::uint64_t scratch = 0;     // activations
+  std::uint64_t tables = 0;      // tokenizer tables and what the program itself takes
   std::uint64_t total() const { return weights + kv_stream * streams + scratch + tables; }
 };
 

@@ -36,9 +36,9 @@ Geometry trunk(const Sizes& s, float multiplier) {
   return g;
 }
 
-Sizes sizes(std::uint32_t hidden, std::uint32_t ffn, std::uint32_t layers, std::uint32_t heads, std::uint32_t window,
-            std::uint32_t vocab, std::uint32_t context, std::uint32_t head_dim, std::uint32_t kv_sliding,
-            std::uint32_t kv_full) {
+Sizes sizes(std::uint32_t hidden, std::uint32_t ffn, std::uint32_t layers, std::uint32_t heads,
+            std::uint32_t window, std::uint32_t vocab, std::uint32_t context, std::uint32_t head_dim,
+            std::uint32_t kv_sliding, std::uint32_t kv_full) {
   return {hidden,
           ffn,
           layers,
@@ -117,11 +117,13 @@ class Keys {
     return *value;
   }
   // One value a layer: a scalar stands for all, an array must have exactly `layers` elements.
-  std::vector<std::uint32_t> per_layer(const char* key, std::size_t layers, std::int64_t low, std::int64_t high) const {
+  std::vector<std::uint32_t> per_layer(const char* key, std::size_t layers, std::int64_t low,
+                                       std::int64_t high) const {
     const auto values = c_.integers(name(key));
     if (!values) missing(key);
     if (values->size() != layers && values->size() != 1) {
-      fail(ErrorCode::kRefused, "{} has {} elements, expected one for each of the {} layers", name(key), values->size(), layers);
+      fail(ErrorCode::kRefused, "{} has {} elements, expected one for each of the {} layers", name(key),
+           values->size(), layers);
     }
     std::vector<std::uint32_t> out;
     for (std::size_t i = 0; i < layers; ++i) {
@@ -129,7 +131,9 @@ class Keys {
     }
     return out;
   }
-  [[noreturn]] void missing(const char* key) const { fail(ErrorCode::kRefused, "the key {} is missing", name(key)); }
+  [[noreturn]] void missing(const char* key) const {
+    fail(ErrorCode::kRefused, "the key {} is missing", name(key));
+  }
 
  private:
   std::uint32_t checked(const char* key, std::int64_t value, std::int64_t low, std::int64_t high) const {
@@ -156,7 +160,8 @@ std::vector<bool> read_pattern(const Checkpoint& c, const Keys& keys, std::size_
   }
   pattern = *c.booleans(name);
   if (pattern.size() != layers) {
-    fail(ErrorCode::kRefused, "{} has {} elements, expected one for each of the {} layers", name, pattern.size(), layers);
+    fail(ErrorCode::kRefused, "{} has {} elements, expected one for each of the {} layers", name,
+         pattern.size(), layers);
   }
   return pattern;
 }
@@ -166,7 +171,8 @@ Profile read_geometry(const Checkpoint& c, ModelRole role) {
   const Keys keys(c, role == ModelRole::kAssistant ? "gemma4-assistant" : "gemma4");
   Profile p;
   p.name = "custom";
-  p.title = role == ModelRole::kAssistant ? "a Gemma 4 assistant of no known geometry" : "a Gemma 4 model of no known geometry";
+  p.title = role == ModelRole::kAssistant ? "a Gemma 4 assistant of no known geometry"
+                                          : "a Gemma 4 model of no known geometry";
   p.role = role;
   Geometry& g = p.geometry;
   const std::uint32_t layers = keys.integer("block_count", 1, 1024);
@@ -177,7 +183,8 @@ Profile read_geometry(const Checkpoint& c, ModelRole role) {
   const std::vector<std::uint32_t> ffn = keys.per_layer("feed_forward_length", layers, 32, 1 << 24);
   for (const std::uint32_t width : ffn) {
     if (width != ffn.front()) {
-      fail(ErrorCode::kRefused, "{} differs between layers ({} and {}), expected one width", keys.name("feed_forward_length"), ffn.front(), width);
+      fail(ErrorCode::kRefused, "{} differs between layers ({} and {}), expected one width",
+           keys.name("feed_forward_length"), ffn.front(), width);
     }
   }
   g.ffn = ffn.front();
@@ -189,13 +196,15 @@ Profile read_geometry(const Checkpoint& c, ModelRole role) {
     fail(ErrorCode::kRefused, "{} is {}, expected {}", keys.name("attention.value_length"), *d, full_dim);
   }
   if (const auto d = keys.optional_integer("attention.value_length_swa", 0, 4096); d && *d != sliding_dim) {
-    fail(ErrorCode::kRefused, "{} is {}, expected {}", keys.name("attention.value_length_swa"), *d, sliding_dim);
+    fail(ErrorCode::kRefused, "{} is {}, expected {}", keys.name("attention.value_length_swa"), *d,
+         sliding_dim);
   }
   if (const auto d = keys.optional_integer("rope.dimension_count", 0, 4096); d && *d != full_dim) {
     fail(ErrorCode::kRefused, "{} is {}, expected {}", keys.name("rope.dimension_count"), *d, full_dim);
   }
   if (const auto d = keys.optional_integer("rope.dimension_count_swa", 0, 4096); d && *d != sliding_dim) {
-    fail(ErrorCode::kRefused, "{} is {}, expected {}", keys.name("rope.dimension_count_swa"), *d, sliding_dim);
+    fail(ErrorCode::kRefused, "{} is {}, expected {}", keys.name("rope.dimension_count_swa"), *d,
+         sliding_dim);
   }
   for (std::uint32_t i = 0; i < layers; ++i) {
     LayerGeometry l;
@@ -203,16 +212,20 @@ Profile read_geometry(const Checkpoint& c, ModelRole role) {
     l.head_dim = sliding[i] ? sliding_dim : full_dim;
     l.kv_heads = kv[i];
     if (g.heads % l.kv_heads != 0) {
-      fail(ErrorCode::kRefused, "layer {}: {} query heads cannot share {} KV heads evenly", i, g.heads, l.kv_heads);
+      fail(ErrorCode::kRefused, "layer {}: {} query heads cannot share {} KV heads evenly", i, g.heads,
+           l.kv_heads);
     }
     if (l.head_dim % 2 != 0) fail(ErrorCode::kRefused, "layer {}: head width {} is odd", i, l.head_dim);
     // Layers without a V projection take the values from K; a trunk's tensors tell which.
-    l.value_from_key = role == ModelRole::kAssistant ? !sliding[i] : c.tensor(fmt::format("blk.{}.attn_v.weight", i)) == nullptr;
+    l.value_from_key = role == ModelRole::kAssistant
+                           ? !sliding[i]
+                           : c.tensor(fmt::format("blk.{}.attn_v.weight", i)) == nullptr;
     g.layers.push_back(l);
   }
   g.norm_epsilon = static_cast<float>(keys.number("attention.layer_norm_rms_epsilon", 1e-12, 1e-2));
   g.rope_base_full = keys.number("rope.freq_base", 1, 1e12);
-  g.rope_base_sliding = c.find(keys.name("rope.freq_base_swa")) != nullptr ? keys.number("rope.freq_base_swa", 1, 1e12) : 1e4;
+  g.rope_base_sliding =
+      c.find(keys.name("rope.freq_base_swa")) != nullptr ? keys.number("rope.freq_base_swa", 1, 1e12) : 1e4;
   g.softcap = c.find(keys.name("final_logit_softcapping")) != nullptr
                   ? static_cast<float>(keys.number("final_logit_softcapping", 1e-3, 1e6))
                   : 0.0f;
@@ -233,20 +246,33 @@ void refuse_relatives(const Checkpoint& c, const std::string& prefix) {
   const bool trunk = prefix == "gemma4";
   if (trunk) {
     for (const Unserved& model : kUnserved) {
-      if (model.layers == layers) fail(ErrorCode::kRefused, "this is {} ({} layers), which gem does not serve yet; {}", model.title, layers, kServed);
+      if (model.layers == layers)
+        fail(ErrorCode::kRefused, "this is {} ({} layers), which gem does not serve yet; {}", model.title,
+             layers, kServed);
     }
   }
   if (c.integer(prefix + ".expert_count").value_or(0) > 0) {
-    fail(ErrorCode::kRefused, "this is a mixture of experts ({}.expert_count is {}), which gem does not serve yet; {}", prefix, *c.integer(prefix + ".expert_count"), kServed);
+    fail(ErrorCode::kRefused,
+         "this is a mixture of experts ({}.expert_count is {}), which gem does not serve yet; {}", prefix,
+         *c.integer(prefix + ".expert_count"), kServed);
   }
   if (c.integer(prefix + ".embedding_length_per_layer_input").value_or(0) > 0) {
-    fail(ErrorCode::kRefused, "this model has per-layer embeddings ({}.embedding_length_per_layer_input), as E2B and E4B do, which gem does not serve yet; {}", prefix, kServed);
+    fail(ErrorCode::kRefused,
+         "this model has per-layer embeddings ({}.embedding_length_per_layer_input), as E2B and E4B do, "
+         "which gem does not serve yet; {}",
+         prefix, kServed);
   }
   if (trunk && c.integer(prefix + ".attention.shared_kv_layers").value_or(0) > 0) {
-    fail(ErrorCode::kRefused, "this model shares keys and values between layers ({}.attention.shared_kv_layers), as E2B and E4B do, which gem does not serve yet; {}", prefix, kServed);
+    fail(ErrorCode::kRefused,
+         "this model shares keys and values between layers ({}.attention.shared_kv_layers), as E2B and E4B "
+         "do, which gem does not serve yet; {}",
+         prefix, kServed);
   }
   if (!trunk && c.tensor("masked_embd_centroids.weight") != nullptr) {
-    fail(ErrorCode::kRefused, "this assistant has an ordered head (masked_embd_centroids), as those of E2B and E4B do, which gem does not serve yet; {}", kServed);
+    fail(ErrorCode::kRefused,
+         "this assistant has an ordered head (masked_embd_centroids), as those of E2B and E4B do, which gem "
+         "does not serve yet; {}",
+         kServed);
   }
 }
 
@@ -255,15 +281,18 @@ void refuse_relatives(const Checkpoint& c, const std::string& prefix) {
     const char* architecture;
     const char* title;
   };
-  constexpr std::array kNamed = {Named{"gemma3", "Gemma 3"}, Named{"gemma3n", "Gemma 3n"}, Named{"gemma2", "Gemma 2"},
-                                 Named{"gemma", "Gemma"},    Named{"dflash", "a DFlash drafter"}};
+  constexpr std::array kNamed = {Named{"gemma3", "Gemma 3"}, Named{"gemma3n", "Gemma 3n"},
+                                 Named{"gemma2", "Gemma 2"}, Named{"gemma", "Gemma"},
+                                 Named{"dflash", "a DFlash drafter"}};
   for (const Named& n : kNamed) {
-    if (architecture == n.architecture) fail(ErrorCode::kRefused, "this is {} (general.architecture {}); {}", n.title, architecture, kServed);
+    if (architecture == n.architecture)
+      fail(ErrorCode::kRefused, "this is {} (general.architecture {}); {}", n.title, architecture, kServed);
   }
   fail(ErrorCode::kRefused, "the architecture is {:?}, expected gemma4; {}", architecture, kServed);
 }
 
-// The first difference between what was read and a known profile, as "what is A, expected B"; empty when none.
+// The first difference between what was read and a known profile, as "what is A, expected B"; empty when
+// none.
 std::string difference(const Profile& found, const Profile& known) {
   const Geometry& a = found.geometry;
   const Geometry& b = known.geometry;
@@ -285,8 +314,11 @@ std::string difference(const Profile& found, const Profile& known) {
   compare("the RoPE base of full layers", a.rope_base_full, b.rope_base_full);
   for (std::size_t i = 0; text.empty() && i < a.layers.size(); ++i) {
     const std::string layer = fmt::format("layer {}: ", i);
-    const auto kind = [](const LayerGeometry& l) { return l.kind == LayerKind::kSliding ? "sliding" : "full"; };
-    compare((layer + "the attention").c_str(), std::string(kind(a.layers[i])), std::string(kind(b.layers[i])));
+    const auto kind = [](const LayerGeometry& l) {
+      return l.kind == LayerKind::kSliding ? "sliding" : "full";
+    };
+    compare((layer + "the attention").c_str(), std::string(kind(a.layers[i])),
+            std::string(kind(b.layers[i])));
     compare((layer + "the head width").c_str(), a.layers[i].head_dim, b.layers[i].head_dim);
     compare((layer + "the number of KV heads").c_str(), a.layers[i].kv_heads, b.layers[i].kv_heads);
   }
@@ -319,16 +351,21 @@ Profile read_profile(const Checkpoint& checkpoint, const AdmissionOptions& optio
     if (known.role != role) continue;
     if (difference(found, known).empty()) {
       Profile admitted = known;
-      // Where V comes from is the manifest's business: the profile says, missing or extra tensors are refused there.
+      // Where V comes from is the manifest's business: the profile says, missing or extra tensors are refused
+      // there.
       return admitted;
     }
-    const bool same_size = role == ModelRole::kTrunk ? known.geometry.layers.size() == found.geometry.layers.size()
-                                                     : known.backbone == found.backbone;
+    const bool same_size = role == ModelRole::kTrunk
+                               ? known.geometry.layers.size() == found.geometry.layers.size()
+                               : known.backbone == found.backbone;
     if (same_size && (nearest == nullptr || known.geometry.hidden == found.geometry.hidden)) nearest = &known;
   }
   if (options.any_geometry) return found;
-  if (nearest != nullptr) fail(ErrorCode::kRefused, "this is not {}: {}", nearest->title, difference(found, *nearest));
-  fail(ErrorCode::kRefused, "a Gemma 4 model of {} layers and hidden width {} is none that gem knows; {} (--any-geometry admits it all the same)",
+  if (nearest != nullptr)
+    fail(ErrorCode::kRefused, "this is not {}: {}", nearest->title, difference(found, *nearest));
+  fail(ErrorCode::kRefused,
+       "a Gemma 4 model of {} layers and hidden width {} is none that gem knows; {} (--any-geometry admits "
+       "it all the same)",
        found.geometry.layers.size(), found.geometry.hidden, kServed);
 }
 

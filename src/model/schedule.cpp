@@ -6,15 +6,24 @@ namespace gem {
 
 const char* stage_name(Stage stage) {
   switch (stage) {
-    case Stage::kEmbed: return "embed";
-    case Stage::kAttnInput: return "attn_input";
-    case Stage::kQkPrep: return "qk_prep";
-    case Stage::kAttention: return "attention";
-    case Stage::kAttnOutput: return "attn_output";
-    case Stage::kFfnInput: return "ffn_input";
-    case Stage::kFfnOutput: return "ffn_output";
-    case Stage::kFinalNorm: return "final_norm";
-    case Stage::kHead: return "head";
+    case Stage::kEmbed:
+      return "embed";
+    case Stage::kAttnInput:
+      return "attn_input";
+    case Stage::kQkPrep:
+      return "qk_prep";
+    case Stage::kAttention:
+      return "attention";
+    case Stage::kAttnOutput:
+      return "attn_output";
+    case Stage::kFfnInput:
+      return "ffn_input";
+    case Stage::kFfnOutput:
+      return "ffn_output";
+    case Stage::kFinalNorm:
+      return "final_norm";
+    case Stage::kHead:
+      return "head";
   }
   return "?";
 }
@@ -31,7 +40,8 @@ std::vector<SpanResult> run_round(Backend& backend, std::size_t layers, std::spa
     const auto rows = static_cast<std::uint32_t>(span.tokens.size());
     const KvPlan& plan = span.cache->plan();
     if (rows == 0 || rows > plan.max_span || rows > plan.context - span.cache->length()) {
-      fail(ErrorCode::kFailed, "a span of {} rows at position {} does not fit a cache of {} positions and spans of {}", rows,
+      fail(ErrorCode::kFailed,
+           "a span of {} rows at position {} does not fit a cache of {} positions and spans of {}", rows,
            span.cache->length(), plan.context, plan.max_span);
     }
     SpanResult result;

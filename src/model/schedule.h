@@ -1,5 +1,5 @@
-// The fixed schedule: one forward pass over the spans of a round. A prompt chunk, a decode step of many streams and a
-// verify window are all spans; there is one forward.
+// The fixed schedule: one forward pass over the spans of a round. A prompt chunk, a decode step of many
+// streams and a verify window are all spans; there is one forward.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,15 @@ struct SpanResult {
 };
 
 enum class Stage : std::uint8_t {
-  kEmbed, kAttnInput, kQkPrep, kAttention, kAttnOutput, kFfnInput, kFfnOutput, kFinalNorm, kHead
+  kEmbed,
+  kAttnInput,
+  kQkPrep,
+  kAttention,
+  kAttnOutput,
+  kFfnInput,
+  kFfnOutput,
+  kFinalNorm,
+  kHead
 };
 const char* stage_name(Stage stage);
 

@@ -17,30 +17,44 @@ constexpr std::uint32_t kControlRows = 2;  // the round in which the planted fau
 // What a stage reads and writes.
 std::vector<Activation> inputs_of(Stage stage) {
   switch (stage) {
-    case Stage::kEmbed: return {};
-    case Stage::kQkPrep: return {Activation::kQuery, Activation::kKey, Activation::kValue};
-    case Stage::kAttention: return {Activation::kQuery};
-    case Stage::kAttnOutput: return {Activation::kAttention, Activation::kResidual};
-    case Stage::kFfnOutput: return {Activation::kFfn, Activation::kResidual};
+    case Stage::kEmbed:
+      return {};
+    case Stage::kQkPrep:
+      return {Activation::kQuery, Activation::kKey, Activation::kValue};
+    case Stage::kAttention:
+      return {Activation::kQuery};
+    case Stage::kAttnOutput:
+      return {Activation::kAttention, Activation::kResidual};
+    case Stage::kFfnOutput:
+      return {Activation::kFfn, Activation::kResidual};
     case Stage::kAttnInput:
     case Stage::kFfnInput:
-    case Stage::kFinalNorm: return {Activation::kResidual};
-    case Stage::kHead: return {Activation::kFinal};
+    case Stage::kFinalNorm:
+      return {Activation::kResidual};
+    case Stage::kHead:
+      return {Activation::kFinal};
   }
   return {};
 }
 
 std::vector<Activation> outputs_of(Stage stage) {
   switch (stage) {
-    case Stage::kAttnInput: return {Activation::kQuery, Activation::kKey, Activation::kValue};
-    case Stage::kQkPrep: return {Activation::kQuery};  // and the cache rows
-    case Stage::kAttention: return {Activation::kAttention};
-    case Stage::kFfnInput: return {Activation::kFfn};
-    case Stage::kFinalNorm: return {Activation::kFinal};
-    case Stage::kHead: return {Activation::kLogits};
+    case Stage::kAttnInput:
+      return {Activation::kQuery, Activation::kKey, Activation::kValue};
+    case Stage::kQkPrep:
+      return {Activation::kQuery};  // and the cache rows
+    case Stage::kAttention:
+      return {Activation::kAttention};
+    case Stage::kFfnInput:
+      return {Activation::kFfn};
+    case Stage::kFinalNorm:
+      return {Activation::kFinal};
+    case Stage::kHead:
+      return {Activation::kLogits};
     case Stage::kEmbed:
     case Stage::kAttnOutput:
-    case Stage::kFfnOutput: return {Activation::kResidual};
+    case Stage::kFfnOutput:
+      return {Activation::kResidual};
   }
   return {};
 }
@@ -66,19 +80,29 @@ double row_error(const std::vector<float>& found, const std::vector<float>& expe
 
 void run_stage(Backend& b, Stage stage, std::uint32_t layer) {
   switch (stage) {
-    case Stage::kEmbed: return b.embed();
-    case Stage::kAttnInput: return b.attn_input(layer);
-    case Stage::kQkPrep: return b.qk_prep(layer);
-    case Stage::kAttention: return b.attention(layer);
-    case Stage::kAttnOutput: return b.attn_output(layer);
-    case Stage::kFfnInput: return b.ffn_input(layer);
-    case Stage::kFfnOutput: return b.ffn_output(layer);
-    case Stage::kFinalNorm: return b.final_norm();
-    case Stage::kHead: return b.head();
+    case Stage::kEmbed:
+      return b.embed();
+    case Stage::kAttnInput:
+      return b.attn_input(layer);
+    case Stage::kQkPrep:
+      return b.qk_prep(layer);
+    case Stage::kAttention:
+      return b.attention(layer);
+    case Stage::kAttnOutput:
+      return b.attn_output(layer);
+    case Stage::kFfnInput:
+      return b.ffn_input(layer);
+    case Stage::kFfnOutput:
+      return b.ffn_output(layer);
+    case Stage::kFinalNorm:
+      return b.final_norm();
+    case Stage::kHead:
+      return b.head();
   }
 }
 
-// The oracle and the tested backends walking the same rounds, the latter from the oracle's inputs at every stage.
+// The oracle and the tested backends walking the same rounds, the latter from the oracle's inputs at every
+// stage.
 class Walk {
  public:
   Walk(const Geometry& geometry, Backend& oracle, std::vector<Backend*> tested, std::uint64_t seed)
@@ -94,8 +118,8 @@ class Walk {
     }
   }
 
-  // Worst error of each stage over the layers in a round of `rows` rows, a map for each tested backend. The caches stay
-  // as they were.
+  // Worst error of each stage over the layers in a round of `rows` rows, a map for each tested backend. The
+  // caches stay as they were.
   const std::vector<std::map<Stage, double>>& measure(std::uint32_t rows) {
     for (auto& worst : worst_) worst.clear();
     const std::uint32_t length = oracle_cache_->length();
@@ -110,7 +134,8 @@ class Walk {
 
   void round(std::uint32_t rows, bool measured) {
     std::vector<std::int32_t> tokens;
-    for (std::uint32_t i = 0; i < rows; ++i) tokens.push_back(static_cast<std::int32_t>(random_() % g_.vocab));
+    for (std::uint32_t i = 0; i < rows; ++i)
+      tokens.push_back(static_cast<std::int32_t>(random_() % g_.vocab));
     const std::vector<std::uint32_t> final_rows(measured ? 1 : 0, rows - 1);
     const std::vector<std::uint32_t> logit_rows(measured ? 1 : 0, 0);
     const auto begin = [&](Backend& backend, KvCache& cache) {
@@ -121,8 +146,8 @@ class Walk {
     for (std::size_t i = 0; i < tested_.size(); ++i) begin(*tested_[i], *tested_caches_[i]);
     stage(Stage::kEmbed, 0, rows, measured);
     for (std::uint32_t l = 0; l < g_.layers.size(); ++l) {
-      for (const Stage s : {Stage::kAttnInput, Stage::kQkPrep, Stage::kAttention, Stage::kAttnOutput, Stage::kFfnInput,
-                            Stage::kFfnOutput}) {
+      for (const Stage s : {Stage::kAttnInput, Stage::kQkPrep, Stage::kAttention, Stage::kAttnOutput,
+                            Stage::kFfnInput, Stage::kFfnOutput}) {
         stage(s, l, rows, measured);
       }
     }
@@ -204,18 +229,35 @@ std::vector<Fault> faults() {
   using W = Weights&;
   using S = std::vector<std::byte>&;
   return {
-      {"embedding multiplier rounded to bf16", Stage::kEmbed, [](G g, W, S) { g.embedding_multiplier = bf16_to_f32(f32_to_bf16(g.embedding_multiplier)) * (1 + 0x1p-9f); }},
-      {"one block of the query matrix scaled wrongly", Stage::kAttnInput, [](G, W w, S s) { damage(w.layers[0].q, s); }},
-      {"norm weight taken as 1 + w", Stage::kAttnInput, [](G, W w, S) { for (float& x : w.layers[0].attn_norm) x += 1; }},
+      {"embedding multiplier rounded to bf16", Stage::kEmbed,
+       [](G g, W, S) {
+         g.embedding_multiplier = bf16_to_f32(f32_to_bf16(g.embedding_multiplier)) * (1 + 0x1p-9f);
+       }},
+      {"one block of the query matrix scaled wrongly", Stage::kAttnInput,
+       [](G, W w, S s) { damage(w.layers[0].q, s); }},
+      {"norm weight taken as 1 + w", Stage::kAttnInput,
+       [](G, W w, S) {
+         for (float& x : w.layers[0].attn_norm) x += 1;
+       }},
       {"RoPE base of sliding layers 10 % off", Stage::kQkPrep, [](G g, W, S) { g.rope_base_sliding *= 1.1; }},
-      {"all pairs of full layers rotated", Stage::kQkPrep, [](G, W w, S) { w.rope_divisors.assign(w.rope_divisors.size(), 1.0f); }},
+      {"all pairs of full layers rotated", Stage::kQkPrep,
+       [](G, W w, S) { w.rope_divisors.assign(w.rope_divisors.size(), 1.0f); }},
       {"window one key too long", Stage::kAttention, [](G g, W, S) { ++g.window; }},
       {"window one key too short", Stage::kAttention, [](G g, W, S) { --g.window; }},
-      {"post-attention norm left out", Stage::kAttnOutput, [](G, W w, S) { w.layers[0].post_attention_norm.assign(w.layers[0].post_attention_norm.size(), 1.0f); }},
-      {"gate and up exchanged", Stage::kFfnInput, [](G, W w, S) { std::swap(w.layers[0].gate, w.layers[0].up); }},
-      {"layer scalar left out", Stage::kFfnOutput, [](G, W w, S) { w.layers[0].output_scale = w.layers[0].output_scale == 1.0f ? 0.5f : 1.0f; }},
-      {"final norm weight left out", Stage::kFinalNorm, [](G, W w, S) { for (float& x : w.output_norm) x = x == 1.0f ? 2.0f : 1.0f; }},
-      {"soft cap a tenth of what it is", Stage::kHead, [](G g, W, S) { g.softcap = g.softcap > 0 ? g.softcap * 0.1f : 3.0f; }},
+      {"post-attention norm left out", Stage::kAttnOutput,
+       [](G, W w, S) {
+         w.layers[0].post_attention_norm.assign(w.layers[0].post_attention_norm.size(), 1.0f);
+       }},
+      {"gate and up exchanged", Stage::kFfnInput,
+       [](G, W w, S) { std::swap(w.layers[0].gate, w.layers[0].up); }},
+      {"layer scalar left out", Stage::kFfnOutput,
+       [](G, W w, S) { w.layers[0].output_scale = w.layers[0].output_scale == 1.0f ? 0.5f : 1.0f; }},
+      {"final norm weight left out", Stage::kFinalNorm,
+       [](G, W w, S) {
+         for (float& x : w.output_norm) x = x == 1.0f ? 2.0f : 1.0f;
+       }},
+      {"soft cap a tenth of what it is", Stage::kHead,
+       [](G g, W, S) { g.softcap = g.softcap > 0 ? g.softcap * 0.1f : 3.0f; }},
   };
 }
 
@@ -228,15 +270,21 @@ bool CheckReport::passed() const {
 
 double stage_bound(Stage stage) {
   switch (stage) {
-    case Stage::kEmbed: return 1e-6;       // two roundings to f32 an element
-    case Stage::kQkPrep: return 2e-5;      // f32 norm and rotation
-    case Stage::kFinalNorm: return 2e-6;
-    case Stage::kAttention: return 2e-4;   // f32 scores: a score of s moves its probability by s * 2^-24 * sqrt(d)
+    case Stage::kEmbed:
+      return 1e-6;  // two roundings to f32 an element
+    case Stage::kQkPrep:
+      return 2e-5;  // f32 norm and rotation
+    case Stage::kFinalNorm:
+      return 2e-6;
+    case Stage::kAttention:
+      return 2e-4;  // f32 scores: a score of s moves its probability by s * 2^-24 * sqrt(d)
     case Stage::kAttnInput:
     case Stage::kAttnOutput:
     case Stage::kFfnOutput:
-    case Stage::kHead: return 1e-3;        // activations rounded to 2^-16 of their block's peak, and f32 sums
-    case Stage::kFfnInput: return 4e-3;    // the product of two such results, with a few large elements in a row
+    case Stage::kHead:
+      return 1e-3;  // activations rounded to 2^-16 of their block's peak, and f32 sums
+    case Stage::kFfnInput:
+      return 4e-3;  // the product of two such results, with a few large elements in a row
   }
   return 0;
 }
@@ -267,7 +315,8 @@ CheckReport check_stages(const Geometry& geometry, const Weights& weights, const
   Walk walk(geometry, *oracle, tested, seed);
   for (const std::uint32_t rows : kRowCounts) {
     const auto& worst = walk.measure(rows);
-    for (const auto& [stage, error] : worst.front()) report.stages.push_back({stage, rows, error, stage_bound(stage)});
+    for (const auto& [stage, error] : worst.front())
+      report.stages.push_back({stage, rows, error, stage_bound(stage)});
     if (rows != kControlRows) continue;
     for (std::size_t i = 0; i < planted.size(); ++i) {
       const Stage stage = planted[i].stage;

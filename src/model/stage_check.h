@@ -1,8 +1,10 @@
-// The contract of a backend: every stage lies within a stated bound of the oracle, and planted faults are found.
+// The contract of a backend: every stage lies within a stated bound of the oracle, and planted faults are
+// found.
 //
-// A prefix longer than the window fills the caches of both backends; then rounds of 1, 2, 7 and 16 rows run stage by
-// stage, each from the oracle's own inputs (rounded to f32), so that an error shows in the stage that makes it.
-// The measure is the largest difference in a row over the root mean square of the oracle's row.
+// A prefix longer than the window fills the caches of both backends; then rounds of 1, 2, 7 and 16 rows run
+// stage by stage, each from the oracle's own inputs (rounded to f32), so that an error shows in the stage
+// that makes it. The measure is the largest difference in a row over the root mean square of the oracle's
+// row.
 #pragma once
 
 #include <functional>
@@ -42,6 +44,7 @@ struct CheckReport {
 // How far a stage may be from the oracle, and why (docs/architecture.md, "Bounds").
 double stage_bound(Stage stage);
 
-CheckReport check_stages(const Geometry& geometry, const Weights& weights, const BackendMaker& make, std::uint64_t seed);
+CheckReport check_stages(const Geometry& geometry, const Weights& weights, const BackendMaker& make,
+                         std::uint64_t seed);
 
 }  // namespace gem

@@ -35,9 +35,10 @@ class Random {
   std::uint64_t state_;
 };
 
-// `elements` random values of deviation `deviation`. Quantised blocks are drawn as codes, not rounded from floats: uniform
-// nibbles have deviation 4.64 about 8, uniform bytes 73.9.
-std::vector<std::byte> random_elements(StorageType type, std::size_t elements, float deviation, Random& random) {
+// `elements` random values of deviation `deviation`. Quantised blocks are drawn as codes, not rounded from
+// floats: uniform nibbles have deviation 4.64 about 8, uniform bytes 73.9.
+std::vector<std::byte> random_elements(StorageType type, std::size_t elements, float deviation,
+                                       Random& random) {
   std::vector<std::byte> out(*storage_bytes(type, elements));
   if (type == StorageType::kQ4_0 || type == StorageType::kQ8_0) {
     const std::size_t block = storage_info(type).block_bytes;
@@ -58,15 +59,16 @@ std::vector<std::byte> random_elements(StorageType type, std::size_t elements, f
 }
 
 float vector_value(const std::string& name, const LayerGeometry* layer) {
-  // Such that scores and branches stay in the range of a trained model: see "Initial values" in docs/models.md.
+  // Such that scores and branches stay in the range of a trained model: see "Initial values" in
+  // docs/models.md.
   if (name.ends_with("attn_k_norm.weight")) return 1.5f / std::sqrt(static_cast<float>(layer->head_dim));
   if (name.ends_with("post_attention_norm.weight") || name.ends_with("post_ffw_norm.weight")) return 0.25f;
   if (name.ends_with("layer_output_scale.weight")) return 0.8f;
   return 1.0f;
 }
 
-// Gemma's control tokens, byte pieces and single ASCII characters at their ids; filler pieces elsewhere. The vocabulary is
-// complete enough to encode any text, byte by byte where need be.
+// Gemma's control tokens, byte pieces and single ASCII characters at their ids; filler pieces elsewhere. The
+// vocabulary is complete enough to encode any text, byte by byte where need be.
 void add_vocabulary(GgufWriter& w, std::uint32_t vocab) {
   std::vector<std::string> tokens(vocab);
   std::vector<std::int32_t> types(vocab, 1);
@@ -77,9 +79,11 @@ void add_vocabulary(GgufWriter& w, std::uint32_t vocab) {
     }
   };
   constexpr std::pair<std::uint32_t, const char*> kControl[] = {
-      {0, "<pad>"}, {1, "<eos>"}, {2, "<bos>"}, {4, "<mask>"}, {46, "<|tool>"}, {47, "<tool|>"}, {98, "<|think|>"}, {105, "<|turn>"}, {106, "<turn|>"}};
+      {0, "<pad>"},    {1, "<eos>"},      {2, "<bos>"},     {4, "<mask>"},   {46, "<|tool>"},
+      {47, "<tool|>"}, {98, "<|think|>"}, {105, "<|turn>"}, {106, "<turn|>"}};
   constexpr std::pair<std::uint32_t, const char*> kUser[] = {
-      {48, "<|tool_call>"}, {49, "<tool_call|>"}, {50, "<|tool_response>"}, {51, "<tool_response|>"}, {52, "<|\"|>"}, {100, "<|channel>"}, {101, "<channel|>"}};
+      {48, "<|tool_call>"}, {49, "<tool_call|>"}, {50, "<|tool_response>"}, {51, "<tool_response|>"},
+      {52, "<|\"|>"},       {100, "<|channel>"},  {101, "<channel|>"}};
   for (const auto& [id, text] : kControl) put(id, text, 3);
   for (const auto& [id, text] : kUser) put(id, text, 4);
   put(3, "<unk>", 2);
@@ -89,7 +93,10 @@ void add_vocabulary(GgufWriter& w, std::uint32_t vocab) {
   put(id++, "\xe2\x96\x81", 1);
   for (char c = '!'; c <= '~'; ++c) put(id++, std::string(1, c), 1);
   const std::uint32_t e = 494 + 1 + ('e' - '!');
-  put(id++, "\xe2\x96\x81" "e", 1);
+  put(id++,
+      "\xe2\x96\x81"
+      "e",
+      1);
   for (std::uint32_t i = 0; i < vocab; ++i) {
     if (tokens[i].empty()) tokens[i] = fmt::format("\xe2\x96\x81word{}", i);
   }
@@ -152,7 +159,8 @@ const LayerGeometry* layer_of(const std::string& name, const Geometry& g) {
 
 void write_synthetic(const Profile& profile, const std::string& path, const SynthOptions& options,
                      const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
-  if (profile.role != ModelRole::kTrunk) fail(ErrorCode::kUsage, "synth writes trunks, not {}", profile.title);
+  if (profile.role != ModelRole::kTrunk)
+    fail(ErrorCode::kUsage, "synth writes trunks, not {}", profile.title);
   for (const StorageType type : {options.matrices, options.table}) {
     if (!can_quantize(type)) fail(ErrorCode::kUsage, "synth cannot write {}", storage_info(type).name);
   }
@@ -161,7 +169,9 @@ void write_synthetic(const Profile& profile, const std::string& path, const Synt
   add_geometry(writer, profile);
   add_vocabulary(writer, g.vocab);
   for (const ManifestEntry& e : make_manifest(profile)) {
-    const StorageType type = e.role == TensorRole::kVector ? StorageType::kF32 : e.name == "token_embd.weight" ? options.table : options.matrices;
+    const StorageType type = e.role == TensorRole::kVector   ? StorageType::kF32
+                             : e.name == "token_embd.weight" ? options.table
+                                                             : options.matrices;
     writer.add_tensor(e.name, type, e.shape);
   }
   Random random(options.seed);
@@ -176,7 +186,8 @@ void write_synthetic(const Profile& profile, const std::string& path, const Synt
       for (float& x : values) x *= 1 + 0.1f * random.normal();
       sink(std::as_bytes(std::span(values)));
     } else {
-      const float deviation = t.name == "token_embd.weight" ? 0.02f : 1 / std::sqrt(static_cast<float>(t.shape[1]));
+      const float deviation =
+          t.name == "token_embd.weight" ? 0.02f : 1 / std::sqrt(static_cast<float>(t.shape[1]));
       constexpr std::uint64_t kRows = 256;  // a piece of at most 256 rows keeps memory small
       for (std::uint64_t r = 0; r < t.shape[0]; r += kRows) {
         const std::uint64_t rows = std::min(kRows, t.shape[0] - r);

@@ -20,16 +20,19 @@ std::vector<float> vector_of(const Checkpoint& c, const std::string& name) {
 
 Matrix matrix_of(const Checkpoint& c, const std::string& name) {
   const TensorView& t = *c.tensor(name);
-  return {t.type, static_cast<std::uint32_t>(t.shape[0]), static_cast<std::uint32_t>(t.shape[1]), t.bytes.data()};
+  return {t.type, static_cast<std::uint32_t>(t.shape[0]), static_cast<std::uint32_t>(t.shape[1]),
+          t.bytes.data()};
 }
 
-// Proportional RoPE: the first quarter of the pairs rotates, int(0.25 * d / 2) of d / 2; the others stand still.
+// Proportional RoPE: the first quarter of the pairs rotates, int(0.25 * d / 2) of d / 2; the others stand
+// still.
 void check_rope_divisors(const std::vector<float>& divisors) {
   const std::size_t rotated = divisors.size() / 4;
   for (std::size_t i = 0; i < divisors.size(); ++i) {
     const bool right = i < rotated ? divisors[i] == 1.0f : divisors[i] >= 1e20f;
     if (!right) {
-      fail(ErrorCode::kRefused, "rope_freqs.weight[{}] is {}, expected {}", i, divisors[i], i < rotated ? "1" : "1e30");
+      fail(ErrorCode::kRefused, "rope_freqs.weight[{}] is {}, expected {}", i, divisors[i],
+           i < rotated ? "1" : "1e30");
     }
   }
 }

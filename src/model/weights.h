@@ -1,5 +1,5 @@
-// Binding: a checkpoint's tensors to the layer contract, after the manifest holds. Matrices stay views into the
-// mapping; vectors are copied and must be finite.
+// Binding: a checkpoint's tensors to the layer contract, after the manifest holds. Matrices stay views into
+// the mapping; vectors are copied and must be finite.
 #pragma once
 
 #include "backend/geometry.h"
@@ -8,8 +8,8 @@
 
 namespace gem {
 
-// Error(kRefused) when a vector holds NaN or infinity or rope_freqs.weight is not 1 for the rotated quarter of the
-// pairs and huge for the rest. Trunks only.
+// Error(kRefused) when a vector holds NaN or infinity or rope_freqs.weight is not 1 for the rotated quarter
+// of the pairs and huge for the rest. Trunks only.
 Weights bind_weights(const Checkpoint& checkpoint, const Profile& profile);
 
 }  // namespace gem

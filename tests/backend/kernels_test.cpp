@@ -42,7 +42,8 @@ TEST_P(KernelTable, QuantisedProductsAreNearTheExactOnes) {
       const std::size_t pairs = activation_pairs(cols);
       std::vector<ActivationPair> q(kRows * pairs);
       const PairOrder order = type == StorageType::kQ4_0 ? PairOrder::kNibbles : PairOrder::kBytes;
-      for (unsigned r = 0; r < kRows; ++r) k().quantize(x.data() + r * cols, cols, order, q.data() + r * pairs);
+      for (unsigned r = 0; r < kRows; ++r)
+        k().quantize(x.data() + r * cols, cols, order, q.data() + r * pairs);
       const auto dot = type == StorageType::kQ4_0 ? k().dot_q4_0 : k().dot_q8_0;
       float together[kRows];
       dot(stored.data(), q.data(), pairs, cols, kRows, together);
@@ -54,7 +55,8 @@ TEST_P(KernelTable, QuantisedProductsAreNearTheExactOnes) {
           for (std::size_t i = b; i < b + 32; ++i) peak = std::max(peak, std::fabs(double{x[r * cols + i]}));
           for (std::size_t i = b; i < b + 32; ++i) {
             exact += double{exact_weights[i]} * double{x[r * cols + i]};
-            bound += std::fabs(double{exact_weights[i]}) * (peak / 65534 + std::fabs(double{x[r * cols + i]}) * 1e-6);
+            bound += std::fabs(double{exact_weights[i]}) *
+                     (peak / 65534 + std::fabs(double{x[r * cols + i]}) * 1e-6);
           }
         }
         EXPECT_NEAR(together[r], exact, bound) << storage_info(type).name << " " << cols;
@@ -155,7 +157,8 @@ TEST_P(KernelTable, GegluIsTheTanhFormula) {
   k().geglu(gate.data(), up.data(), out.data(), gate.size());
   for (std::size_t i = 0; i < gate.size(); ++i) {
     const double g = double{gate[i]};
-    const double expected = 0.5 * g * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g))) * double{up[i]};
+    const double expected =
+        0.5 * g * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g))) * double{up[i]};
     EXPECT_NEAR(out[i], expected, 2e-6 * std::fabs(g * double{up[i]}) + 1e-7);
   }
 }

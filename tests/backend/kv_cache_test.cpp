@@ -37,7 +37,8 @@ TEST(KvPlan, SizesThatOverflowAreRefused) {
   EXPECT_THROW(KvPlan::make(g, 0xffffffff, 8), Error);
 }
 
-// A ring is written slot by slot as the positions pass; a rolled-back cache must still hold every key of the window.
+// A ring is written slot by slot as the positions pass; a rolled-back cache must still hold every key of the
+// window.
 TEST(KvCache, RollBackIsAllowedExactlyWhereTheWindowIsAlive) {
   constexpr std::uint32_t kWindow = 16;
   constexpr std::uint32_t kSpan = 8;
@@ -51,7 +52,8 @@ TEST(KvCache, RollBackIsAllowedExactlyWhereTheWindowIsAlive) {
     }
     for (std::uint32_t back = 0; back <= length; ++back) {
       bool alive = true;
-      for (std::uint32_t p = back + 1 > kWindow ? back + 1 - kWindow : 0; p < back; ++p) alive = alive && slot[p % slot.size()] == p;
+      for (std::uint32_t p = back + 1 > kWindow ? back + 1 - kWindow : 0; p < back; ++p)
+        alive = alive && slot[p % slot.size()] == p;
       EXPECT_EQ(cache.can_roll_back_to(back), alive) << length << " -> " << back;
       if (length - back <= kSpan) {
         EXPECT_TRUE(alive) << "a span can always be rolled back";

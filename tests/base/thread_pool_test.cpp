@@ -30,7 +30,8 @@ TEST(ThreadPool, ManyShortLoopsInARow) {
   ThreadPool pool(4);
   std::vector<std::size_t> sums(64);
   for (std::size_t round = 0; round < 3000; ++round) {
-    pool.parallel_for(sums.size(), 1, [&](std::size_t begin, std::size_t, unsigned) { sums[begin] += begin; });
+    pool.parallel_for(sums.size(), 1,
+                      [&](std::size_t begin, std::size_t, unsigned) { sums[begin] += begin; });
   }
   for (std::size_t i = 0; i < sums.size(); ++i) EXPECT_EQ(sums[i], 3000 * i);
 }

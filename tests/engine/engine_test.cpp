@@ -35,7 +35,9 @@ class Collector : public StreamSink {
 
 class EngineTest : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { model_ = Model::load(std::string(GEM_SOURCE_DIR) + "/models/gem-demo.gguf"); }
+  static void SetUpTestSuite() {
+    model_ = Model::load(std::string(GEM_SOURCE_DIR) + "/models/gem-demo.gguf");
+  }
   static void TearDownTestSuite() { model_.reset(); }
   void SetUp() override { backend_ = make_backend(BackendKind::kCpu, *model_, 2); }
 
@@ -44,7 +46,8 @@ class EngineTest : public ::testing::Test {
     std::mt19937 random(index);
     GenerationRequest r;
     r.prompt.push_back(2);
-    for (std::size_t i = 1; i < length; ++i) r.prompt.push_back(static_cast<std::int32_t>(500 + random() % 3000));
+    for (std::size_t i = 1; i < length; ++i)
+      r.prompt.push_back(static_cast<std::int32_t>(500 + random() % 3000));
     r.max_tokens = 5 + index * 3 % 17;
     r.sampling.temperature = index % 3 == 0 ? 0 : 0.5 + 0.3 * (index % 4);
     r.sampling.seed = index;

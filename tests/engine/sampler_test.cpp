@@ -20,7 +20,8 @@ SamplingParams plain(double temperature = 1.0) {
   return p;
 }
 
-std::map<std::int32_t, int> draws(SamplingParams params, const std::vector<float>& logits, int n, std::vector<std::int32_t> suppressed = {}) {
+std::map<std::int32_t, int> draws(SamplingParams params, const std::vector<float>& logits, int n,
+                                  std::vector<std::int32_t> suppressed = {}) {
   std::map<std::int32_t, int> counts;
   Sampler sampler(params, suppressed);
   for (int i = 0; i < n; ++i) ++counts[*sampler.draw(logits, static_cast<std::uint64_t>(i))];
@@ -28,10 +29,12 @@ std::map<std::int32_t, int> draws(SamplingParams params, const std::vector<float
 }
 
 // Pearson's statistic of counts against softmax(logits / temperature) over the kept tokens.
-double chi_square(const std::map<std::int32_t, int>& counts, const std::vector<float>& logits, double temperature, const std::vector<std::int32_t>& kept) {
+double chi_square(const std::map<std::int32_t, int>& counts, const std::vector<float>& logits,
+                  double temperature, const std::vector<std::int32_t>& kept) {
   double sum = 0;
   double n = 0;
-  for (const std::int32_t t : kept) sum += std::exp(double{logits[static_cast<std::size_t>(t)]} / temperature);
+  for (const std::int32_t t : kept)
+    sum += std::exp(double{logits[static_cast<std::size_t>(t)]} / temperature);
   for (const auto& [t, c] : counts) n += c;
   double statistic = 0;
   for (const std::int32_t t : kept) {
@@ -49,7 +52,8 @@ TEST(Sampler, KeyedDrawsFollowTheSoftmax) {
     for (const double t : {0.5, 1.0, 2.0}) {
       SamplingParams p = plain(t);
       p.seed = seed;
-      EXPECT_LT(chi_square(draws(p, kLogits, 100000), kLogits, t, {0, 1, 2, 3, 4, 5}), 20.5) << seed << " " << t;
+      EXPECT_LT(chi_square(draws(p, kLogits, 100000), kLogits, t, {0, 1, 2, 3, 4, 5}), 20.5)
+          << seed << " " << t;
     }
   }
 }
@@ -91,7 +95,7 @@ TEST(Sampler, NoiseIsStandardGumbel) {
     squares += g * g;
   }
   const double mean = sum / kN;
-  EXPECT_NEAR(mean, 0.5772156649, 0.01);                             // Euler's constant
+  EXPECT_NEAR(mean, 0.5772156649, 0.01);                           // Euler's constant
   EXPECT_NEAR(squares / kN - mean * mean, M_PI * M_PI / 6, 0.03);  // variance
 }
 
@@ -195,15 +199,25 @@ TEST(SamplingParams, FieldsOutOfRangeAreNamed) {
   };
   EXPECT_EQ(message([](SamplingParams&) {}), "");
   for (const double bad : {-0.1, std::nan(""), double{INFINITY}}) {
-    EXPECT_NE(message([&](SamplingParams& p) { p.temperature = bad; }).find("temperature"), std::string::npos);
+    EXPECT_NE(message([&](SamplingParams& p) { p.temperature = bad; }).find("temperature"),
+              std::string::npos);
     EXPECT_NE(message([&](SamplingParams& p) { p.top_p = bad; }).find("top_p"), std::string::npos);
     EXPECT_NE(message([&](SamplingParams& p) { p.min_p = bad; }).find("min_p"), std::string::npos);
-    EXPECT_NE(message([&](SamplingParams& p) { p.repetition_penalty = bad; }).find("repetition_penalty"), std::string::npos);
+    EXPECT_NE(message([&](SamplingParams& p) { p.repetition_penalty = bad; }).find("repetition_penalty"),
+              std::string::npos);
   }
-  EXPECT_NE(message([](SamplingParams& p) { p.presence_penalty = NAN; }).find("presence_penalty"), std::string::npos);
-  EXPECT_NE(message([](SamplingParams& p) { p.frequency_penalty = 1e9; }).find("frequency_penalty"), std::string::npos);
-  EXPECT_NE(message([](SamplingParams& p) { p.logit_bias = {{100, 1.0f}}; }).find("token 100"), std::string::npos);
-  EXPECT_NE(message([](SamplingParams& p) { p.logit_bias = {{-1, 1.0f}}; }).find("token -1"), std::string::npos);
+  EXPECT_NE(message([](SamplingParams& p) { p.presence_penalty = NAN; }).find("presence_penalty"),
+            std::string::npos);
+  EXPECT_NE(message([](SamplingParams& p) { p.frequency_penalty = 1e9; }).find("frequency_penalty"),
+            std::string::npos);
+  EXPECT_NE(message([](SamplingParams& p) {
+              p.logit_bias = {{100, 1.0f}};
+            }).find("token 100"),
+            std::string::npos);
+  EXPECT_NE(message([](SamplingParams& p) {
+              p.logit_bias = {{-1, 1.0f}};
+            }).find("token -1"),
+            std::string::npos);
   EXPECT_NE(message([](SamplingParams& p) { p.logit_bias = {{1, NAN}}; }).find("token 1"), std::string::npos);
 }
 

@@ -25,7 +25,9 @@ using Filter = std::function<bool(const TensorView&)>;
 
 class TemporaryFile {
  public:
-  TemporaryFile() : path_(std::filesystem::temp_directory_path() / ("gem-admission-" + std::to_string(::getpid()) + "-" + std::to_string(count_++) + ".gguf")) {}
+  TemporaryFile()
+      : path_(std::filesystem::temp_directory_path() /
+              ("gem-admission-" + std::to_string(::getpid()) + "-" + std::to_string(count_++) + ".gguf")) {}
   ~TemporaryFile() {
     std::error_code ignored;
     std::filesystem::remove(path_, ignored);
@@ -37,8 +39,11 @@ class TemporaryFile {
   std::filesystem::path path_;
 };
 
-// Copies the bundled model with changed metadata and some tensors left out, and returns the refusal's message.
-std::string refusal(const Change& change, const Filter& keep = [](const TensorView&) { return true; }, AdmissionOptions options = {}) {
+// Copies the bundled model with changed metadata and some tensors left out, and returns the refusal's
+// message.
+std::string refusal(
+    const Change& change, const Filter& keep = [](const TensorView&) { return true; },
+    AdmissionOptions options = {}) {
   const Checkpoint source = open_checkpoint(std::string(GEM_SOURCE_DIR) + "/models/gem-demo.gguf");
   Metadata metadata = source.metadata();
   change(metadata);
@@ -50,7 +55,9 @@ std::string refusal(const Change& change, const Filter& keep = [](const TensorVi
     if (keep(t)) writer.add_tensor(t.name, t.type, t.shape);
   }
   const TemporaryFile file;
-  writer.write(file.path(), [&](const GgufWriter::Tensor& t, const GgufWriter::Sink& sink) { sink(source.tensor(t.name)->bytes); });
+  writer.write(file.path(), [&](const GgufWriter::Tensor& t, const GgufWriter::Sink& sink) {
+    sink(source.tensor(t.name)->bytes);
+  });
   try {
     Model::load(file.path(), options);
   } catch (const Error& e) {
@@ -113,29 +120,36 @@ TEST(Admission, OtherModelsAreRefusedByTheirNames) {
   EXPECT_HAS(refusal(set("gemma4.block_count", std::int64_t{42})), "Gemma 4 E4B");
   EXPECT_HAS(refusal(set("gemma4.block_count", std::int64_t{30})), "Gemma 4 26B-A4B");
   EXPECT_HAS(refusal(set("gemma4.expert_count", std::int64_t{128})), "mixture of experts");
-  EXPECT_HAS(refusal(set("gemma4.embedding_length_per_layer_input", std::int64_t{256})), "per-layer embeddings");
+  EXPECT_HAS(refusal(set("gemma4.embedding_length_per_layer_input", std::int64_t{256})),
+             "per-layer embeddings");
   EXPECT_HAS(refusal(set("gemma4.attention.shared_kv_layers", std::int64_t{20})), "shares keys and values");
   EXPECT_HAS(refusal(set("general.architecture", std::string_view("gemma3"))), "Gemma 3");
   EXPECT_HAS(refusal(set("general.architecture", std::string_view("llama"))), "\"llama\", expected gemma4");
 }
 
 TEST(Admission, ADifferentGeometryIsRefusedWithWhatWasExpected) {
-  EXPECT_HAS(refusal(set("gemma4.attention.sliding_window", std::int64_t{127})), "the sliding window is 127, expected 128");
+  EXPECT_HAS(refusal(set("gemma4.attention.sliding_window", std::int64_t{127})),
+             "the sliding window is 127, expected 128");
   EXPECT_HAS(refusal(set("gemma4.attention.head_count", std::int64_t{12})), "query heads is 12, expected 6");
   EXPECT_HAS(refusal(set("gemma4.rope.freq_base", 1e5)), "RoPE base of full layers");
   EXPECT_HAS(refusal(set("gemma4.final_logit_softcapping", 31.0)), "soft cap is 31, expected 30");
   EXPECT_HAS(refusal(set("gemma4.context_length", std::int64_t{8192})), "context length");
-  EXPECT_HAS(refusal([](Metadata& m) { m.erase("gemma4.attention.sliding_window"); }), "gemma4.attention.sliding_window is missing");
+  EXPECT_HAS(refusal([](Metadata& m) { m.erase("gemma4.attention.sliding_window"); }),
+             "gemma4.attention.sliding_window is missing");
 }
 
 // Cases 24 to 26 of the hardening list: nothing of this may divide by zero, allocate without bound or run.
 TEST(Admission, AbsurdNumbersAreRefused) {
   const AdmissionOptions any{.any_geometry = true};
   const auto keep = [](const TensorView&) { return true; };
-  const auto absurd = [&](const std::string& key, MetadataValue value) { return refusal(set(key, value), keep, any); };
-  for (const std::int64_t layers : {std::int64_t{0}, std::int64_t{1'000'000'000}, std::int64_t{-1}}) EXPECT_HAS(absurd("gemma4.block_count", layers), "block_count");
+  const auto absurd = [&](const std::string& key, MetadataValue value) {
+    return refusal(set(key, value), keep, any);
+  };
+  for (const std::int64_t layers : {std::int64_t{0}, std::int64_t{1'000'000'000}, std::int64_t{-1}})
+    EXPECT_HAS(absurd("gemma4.block_count", layers), "block_count");
   EXPECT_HAS(absurd("gemma4.block_count", std::int64_t{11}), "elements");
-  for (const char* key : {"gemma4.attention.head_count", "gemma4.attention.key_length", "gemma4.attention.key_length_swa", "gemma4.attention.sliding_window",
+  for (const char* key : {"gemma4.attention.head_count", "gemma4.attention.key_length",
+                          "gemma4.attention.key_length_swa", "gemma4.attention.sliding_window",
                           "gemma4.embedding_length", "gemma4.feed_forward_length", "gemma4.context_length"}) {
     EXPECT_HAS(absurd(key, std::int64_t{0}), key);
     EXPECT_HAS(absurd(key, std::int64_t{1} << 40), key);
@@ -151,9 +165,11 @@ TEST(Admission, AbsurdNumbersAreRefused) {
 }
 
 TEST(Admission, MissingAndExtraTensorsAreNamed) {
-  const std::string missing = refusal([](Metadata&) {}, [](const TensorView& t) { return t.name != "blk.3.attn_v.weight"; });
+  const std::string missing =
+      refusal([](Metadata&) {}, [](const TensorView& t) { return t.name != "blk.3.attn_v.weight"; });
   EXPECT_HAS(missing, "blk.3.attn_v.weight: missing, expected shape [128, 384]");
-  // A full layer with its own V projection is not the published model: rename one that the manifest knows away.
+  // A full layer with its own V projection is not the published model: rename one that the manifest knows
+  // away.
   const Checkpoint source = open_checkpoint(std::string(GEM_SOURCE_DIR) + "/models/gem-demo.gguf");
   GgufWriter writer;
   for (const auto& [key, value] : source.metadata()) {
@@ -173,13 +189,16 @@ TEST(Admission, MissingAndExtraTensorsAreNamed) {
     FAIL() << "admitted";
   } catch (const Error& e) {
     EXPECT_HAS(std::string(e.what()), "blk.5.attn_v.weight: not part of");
-    EXPECT_EQ(std::string(e.what()).find("v.patch.weight"), std::string::npos) << "vision tensors may lie beside the manifest";
+    EXPECT_EQ(std::string(e.what()).find("v.patch.weight"), std::string::npos)
+        << "vision tensors may lie beside the manifest";
   }
 }
 
 TEST(Admission, ASyntheticModelIsItsProfile) {
   const TemporaryFile file;
-  write_synthetic(*find_profile("demo"), file.path(), {.matrices = StorageType::kQ8_0, .table = StorageType::kF16, .seed = 3}, [](std::uint64_t, std::uint64_t) {});
+  write_synthetic(*find_profile("demo"), file.path(),
+                  {.matrices = StorageType::kQ8_0, .table = StorageType::kF16, .seed = 3},
+                  [](std::uint64_t, std::uint64_t) {});
   const auto model = Model::load(file.path());
   EXPECT_EQ(model->profile().name, "demo");
   EXPECT_EQ(model->weights().layers[0].q.type, StorageType::kQ8_0);
@@ -191,7 +210,8 @@ TEST(Admission, ASyntheticModelIsItsProfile) {
   run_round(*backend, model->geometry().layers.size(), span);
   const std::span<const float> logits = backend->logits(0);
   for (const float x : logits) ASSERT_TRUE(std::isfinite(x));
-  EXPECT_GT(*std::max_element(logits.begin(), logits.end()), *std::min_element(logits.begin(), logits.end()) + 0.1f);
+  EXPECT_GT(*std::max_element(logits.begin(), logits.end()),
+            *std::min_element(logits.begin(), logits.end()) + 0.1f);
 }
 
 }  // namespace

@@ -20,14 +20,16 @@ struct Reference {
 Reference read_reference(const std::string& path) {
   const SafetensorsFile file = SafetensorsFile::open(path);
   Reference r;
-  for (const std::int64_t id : file.at("input_ids").integers()) r.ids.push_back(static_cast<std::int32_t>(id));
+  for (const std::int64_t id : file.at("input_ids").integers())
+    r.ids.push_back(static_cast<std::int32_t>(id));
   r.logits = file.at("logits").floats();
   r.hidden_last = file.at("hidden_last").floats();
   return r;
 }
 
 // All rows' logits, the prompt cut into chunks of `chunk` rows.
-std::vector<float> all_logits(const Model& model, Backend& backend, const std::vector<std::int32_t>& ids, std::uint32_t chunk) {
+std::vector<float> all_logits(const Model& model, Backend& backend, const std::vector<std::int32_t>& ids,
+                              std::uint32_t chunk) {
   const auto total = static_cast<std::uint32_t>(ids.size());
   const auto cache = backend.new_cache(KvPlan::make(model.geometry(), total, chunk));
   std::vector<float> out;
@@ -52,7 +54,8 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
 }
 
 // Mean over rows of KL(expected || found), and the largest |difference of log p| within the expected top 20.
-std::pair<double, double> divergence(const std::vector<float>& found, const std::vector<float>& expected, std::size_t vocab) {
+std::pair<double, double> divergence(const std::vector<float>& found, const std::vector<float>& expected,
+                                     std::size_t vocab) {
   double kl = 0;
   double top = 0;
   const std::size_t rows = expected.size() / vocab;
@@ -69,7 +72,8 @@ std::pair<double, double> divergence(const std::vector<float>& found, const std:
     const std::vector<double> q = log_softmax(found.data() + r * vocab);
     std::vector<std::size_t> order(vocab);
     for (std::size_t i = 0; i < vocab; ++i) order[i] = i;
-    std::partial_sort(order.begin(), order.begin() + 20, order.end(), [&](std::size_t a, std::size_t b) { return p[a] > p[b]; });
+    std::partial_sort(order.begin(), order.begin() + 20, order.end(),
+                      [&](std::size_t a, std::size_t b) { return p[a] > p[b]; });
     for (std::size_t i = 0; i < vocab; ++i) kl += std::exp(p[i]) * (p[i] - q[i]) / static_cast<double>(rows);
     for (std::size_t i = 0; i < 20; ++i) top = std::max(top, std::fabs(p[order[i]] - q[order[i]]));
   }

@@ -1,5 +1,5 @@
-// Laws 1 and 2: a row's bits depend on its own stream alone, however many rows share the round and wherever a prompt
-// was cut.
+// Laws 1 and 2: a row's bits depend on its own stream alone, however many rows share the round and wherever a
+// prompt was cut.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -16,7 +16,8 @@ using Logits = std::vector<float>;
 class Laws : public ::testing::TestWithParam<std::tuple<const char*, BackendKind>> {
  protected:
   void SetUp() override {
-    const auto path = testing::golden_file(std::string("models/dense-a/") + std::get<0>(GetParam()) + ".gguf");
+    const auto path =
+        testing::golden_file(std::string("models/dense-a/") + std::get<0>(GetParam()) + ".gguf");
     if (!path) GTEST_SKIP() << "golden model not at hand";
     model_ = Model::load(*path, {.any_geometry = true});
     backend_ = make_backend(std::get<1>(GetParam()), *model_, 2);
@@ -37,7 +38,8 @@ class Laws : public ::testing::TestWithParam<std::tuple<const char*, BackendKind
   Logits feed(KvCache& c, std::span<const std::int32_t> ids, std::size_t chunk) {
     Logits out;
     for (std::size_t at = 0; at < ids.size(); at += chunk) {
-      const Span span[] = {{&c, ids.subspan(at, std::min(chunk, ids.size() - at)), {}, Wanted::kAll, Wanted::kNothing}};
+      const Span span[] = {
+          {&c, ids.subspan(at, std::min(chunk, ids.size() - at)), {}, Wanted::kAll, Wanted::kNothing}};
       run_round(*backend_, model_->geometry().layers.size(), span);
       const Logits part = backend_->read(Activation::kLogits);
       out.insert(out.end(), part.begin(), part.end());
@@ -81,7 +83,11 @@ TEST_P(Laws, StreamsThatShareARoundKeepTheirBits) {
       const std::size_t left = ids[s].size() - caches[s]->length();
       if (round < s || left == 0) continue;
       const std::size_t rows = std::min(left, 1 + (round + 3 * s) % 5);
-      spans.push_back({caches[s].get(), std::span(ids[s]).subspan(caches[s]->length(), rows), {}, Wanted::kAll, Wanted::kNothing});
+      spans.push_back({caches[s].get(),
+                       std::span(ids[s]).subspan(caches[s]->length(), rows),
+                       {},
+                       Wanted::kAll,
+                       Wanted::kNothing});
       who.push_back(s);
     }
     if (spans.empty() && round > kStreams) break;
@@ -113,7 +119,9 @@ TEST_P(Laws, RollingBackForgetsWithoutATrace) {
       ASSERT_TRUE(c->can_roll_back_to(at));
       c->roll_back_to(at);
       const Logits rest = feed(*c, std::span(ids).subspan(at), 16);
-      EXPECT_TRUE(std::equal(rest.begin(), rest.end(), expected.begin() + static_cast<std::ptrdiff_t>(at * vocab))) << at << " " << rows;
+      EXPECT_TRUE(
+          std::equal(rest.begin(), rest.end(), expected.begin() + static_cast<std::ptrdiff_t>(at * vocab)))
+          << at << " " << rows;
     }
   }
 }
@@ -131,10 +139,13 @@ TEST_P(Laws, ThreadsDoNotChangeBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(DenseA, Laws,
-                         ::testing::Values(std::tuple("q4_0", BackendKind::kCpu), std::tuple("q8_0", BackendKind::kCpu),
-                                           std::tuple("f16", BackendKind::kCpu), std::tuple("q4_0", BackendKind::kOracle)),
+                         ::testing::Values(std::tuple("q4_0", BackendKind::kCpu),
+                                           std::tuple("q8_0", BackendKind::kCpu),
+                                           std::tuple("f16", BackendKind::kCpu),
+                                           std::tuple("q4_0", BackendKind::kOracle)),
                          [](const auto& test) {
-                           return std::string(std::get<0>(test.param)) + (std::get<1>(test.param) == BackendKind::kCpu ? "_cpu" : "_oracle");
+                           return std::string(std::get<0>(test.param)) +
+                                  (std::get<1>(test.param) == BackendKind::kCpu ? "_cpu" : "_oracle");
                          });
 
 }  // namespace

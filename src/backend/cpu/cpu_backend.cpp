@@ -37,8 +37,8 @@ class CpuBackend final : public Backend {
       query = std::max<std::uint64_t>(query, g_.query_width(l));
       kv = std::max<std::uint64_t>(kv, g_.kv_width(l));
     }
-    const std::uint64_t floats = rows * (4ull * g_.hidden + 2 * query + 2 * kv + 2ull * g_.ffn) +
-                                 std::uint64_t{logit_rows} * g_.vocab;
+    const std::uint64_t floats =
+        rows * (4ull * g_.hidden + 2 * query + 2 * kv + 2ull * g_.ffn) + std::uint64_t{logit_rows} * g_.vocab;
     // One integer form at a time is in use; both are only where a layer mixes Q4_0 and Q8_0.
     return floats * sizeof(float) + Operand::bytes(rows, g_.hidden) / 2 + Operand::bytes(rows, query) / 2 +
            Operand::bytes(rows, g_.ffn) / 2;
@@ -126,20 +126,23 @@ class CpuBackend final : public Backend {
     attention_.resize(rows_ * g_.query_width(layer));
     // A task is one KV head of one row with the query heads that share it.
     std::size_t keys = 0;
-    for (const Row& row : row_) keys += std::min(row.position + 1, l.kind == LayerKind::kSliding ? g_.window : ~0u);
+    for (const Row& row : row_)
+      keys += std::min(row.position + 1, l.kind == LayerKind::kSliding ? g_.window : ~0u);
     const std::size_t work = 2 * keys * g_.heads * d;
     const std::size_t tasks = rows_ * l.kv_heads;
-    pool_.parallel_for(tasks, work < cpu::kWorthSharing ? tasks : 1, [&](std::size_t begin, std::size_t end, unsigned thread) {
-      for (std::size_t task = begin; task < end; ++task) {
-        const std::size_t r = task / l.kv_heads;
-        const std::size_t kv_head = task % l.kv_heads;
-        const std::size_t group = g_.heads / l.kv_heads;
-        for (std::size_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-          const std::size_t at = r * g_.query_width(layer) + head * d;
-          attend(layer, r, kv_head * d, query_.data() + at, attention_.data() + at, scores_[thread].data());
-        }
-      }
-    });
+    pool_.parallel_for(tasks, work < cpu::kWorthSharing ? tasks : 1,
+                       [&](std::size_t begin, std::size_t end, unsigned thread) {
+                         for (std::size_t task = begin; task < end; ++task) {
+                           const std::size_t r = task / l.kv_heads;
+                           const std::size_t kv_head = task % l.kv_heads;
+                           const std::size_t group = g_.heads / l.kv_heads;
+                           for (std::size_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+                             const std::size_t at = r * g_.query_width(layer) + head * d;
+                             attend(layer, r, kv_head * d, query_.data() + at, attention_.data() + at,
+                                    scores_[thread].data());
+                           }
+                         }
+                       });
   }
 
   void attn_output(std::uint32_t layer) override {
@@ -173,8 +176,8 @@ class CpuBackend final : public Backend {
   void final_norm() override {
     final_.resize(final_rows_.size() * g_.hidden);
     for (std::size_t i = 0; i < final_rows_.size(); ++i) {
-      rms_norm(residual_.data() + std::size_t{final_rows_[i]} * g_.hidden, final_.data() + i * g_.hidden, g_.hidden,
-               w_.output_norm.data());
+      rms_norm(residual_.data() + std::size_t{final_rows_[i]} * g_.hidden, final_.data() + i * g_.hidden,
+               g_.hidden, w_.output_norm.data());
     }
   }
 
@@ -183,7 +186,8 @@ class CpuBackend final : public Backend {
     if (logit_rows_.empty()) return;
     normed_.resize(logit_rows_.size() * g_.hidden);
     for (std::size_t i = 0; i < logit_rows_.size(); ++i) {
-      std::copy_n(final_.data() + std::size_t{logit_rows_[i]} * g_.hidden, g_.hidden, normed_.data() + i * g_.hidden);
+      std::copy_n(final_.data() + std::size_t{logit_rows_[i]} * g_.hidden, g_.hidden,
+                  normed_.data() + i * g_.hidden);
     }
     normed_operand_.assign(normed_.data(), logit_rows_.size(), g_.hidden);
     multiply_one(normed_operand_, w_.token_embd, logits_.data());
@@ -193,7 +197,9 @@ class CpuBackend final : public Backend {
     });
   }
 
-  std::vector<float> read(Activation which) const override { return const_cast<CpuBackend*>(this)->buffer(which); }
+  std::vector<float> read(Activation which) const override {
+    return const_cast<CpuBackend*>(this)->buffer(which);
+  }
   void write(Activation which, std::span<const float> values) override {
     buffer(which).assign(values.begin(), values.end());
   }
@@ -209,14 +215,22 @@ class CpuBackend final : public Backend {
 
   std::vector<float>& buffer(Activation which) {
     switch (which) {
-      case Activation::kResidual: return residual_;
-      case Activation::kQuery: return query_;
-      case Activation::kKey: return key_;
-      case Activation::kValue: return value_;
-      case Activation::kAttention: return attention_;
-      case Activation::kFfn: return ffn_;
-      case Activation::kFinal: return final_;
-      case Activation::kLogits: return logits_;
+      case Activation::kResidual:
+        return residual_;
+      case Activation::kQuery:
+        return query_;
+      case Activation::kKey:
+        return key_;
+      case Activation::kValue:
+        return value_;
+      case Activation::kAttention:
+        return attention_;
+      case Activation::kFfn:
+        return ffn_;
+      case Activation::kFinal:
+        return final_;
+      case Activation::kLogits:
+        return logits_;
     }
     fail(ErrorCode::kFailed, "no such activation");
   }
@@ -262,8 +276,8 @@ class CpuBackend final : public Backend {
     });
   }
 
-  // Cosines and sines of the round's rows for one kind of layer: [rows, d/2 cosines then d/2 sines]. Angles are formed
-  // in float64, so they stay exact at positions where f32 would be off by 0.01 rad.
+  // Cosines and sines of the round's rows for one kind of layer: [rows, d/2 cosines then d/2 sines]. Angles
+  // are formed in float64, so they stay exact at positions where f32 would be off by 0.01 rad.
   void make_rope(const LayerGeometry& l) {
     if (rope_layer_kind_ == l.kind) return;
     rope_layer_kind_ = l.kind;
@@ -297,12 +311,15 @@ class CpuBackend final : public Backend {
     }
   }
 
-  // One query head of one row over its visible keys, oldest first: scores, softmax, weighted sum of the values.
-  void attend(std::uint32_t layer, std::size_t r, std::size_t kv_offset, const float* q, float* out, float* scores) {
+  // One query head of one row over its visible keys, oldest first: scores, softmax, weighted sum of the
+  // values.
+  void attend(std::uint32_t layer, std::size_t r, std::size_t kv_offset, const float* q, float* out,
+              float* scores) {
     const LayerGeometry& l = g_.layers[layer];
     CpuCache& cache = *row_[r].cache;
     const std::uint32_t last = row_[r].position;
-    const std::uint32_t first = l.kind == LayerKind::kSliding && last + 1 > g_.window ? last + 1 - g_.window : 0;
+    const std::uint32_t first =
+        l.kind == LayerKind::kSliding && last + 1 > g_.window ? last + 1 - g_.window : 0;
     const std::uint32_t count = last + 1 - first;
     const std::uint32_t slots = cache.plan().layers[layer].slots;
     const auto for_keys = [&](const auto& body) {  // slots wrap at most once
@@ -342,14 +359,16 @@ class CpuBackend final : public Backend {
   std::optional<LayerKind> rope_layer_kind_;  // what rope_ holds in this round
   std::vector<double> frequencies_;
   std::vector<float> rope_;
-  std::vector<float> residual_, normed_, query_, key_, value_, attention_, branch_, ffn_, up_, final_, logits_;
+  std::vector<float> residual_, normed_, query_, key_, value_, attention_, branch_, ffn_, up_, final_,
+      logits_;
   std::vector<std::vector<float>> scores_;  // one a thread
   Operand normed_operand_, attention_operand_, ffn_operand_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend(const Geometry& geometry, const Weights& weights, unsigned threads) {
+std::unique_ptr<Backend> make_cpu_backend(const Geometry& geometry, const Weights& weights,
+                                          unsigned threads) {
   return std::make_unique<CpuBackend>(geometry, weights, threads);
 }
 

@@ -19,7 +19,9 @@ class CpuCache final : public KvCache {
   }
 
   float* key(std::size_t layer, std::uint32_t slot) { return keys_[layer].as<float>() + offset(layer, slot); }
-  float* value(std::size_t layer, std::uint32_t slot) { return values_[layer].as<float>() + offset(layer, slot); }
+  float* value(std::size_t layer, std::uint32_t slot) {
+    return values_[layer].as<float>() + offset(layer, slot);
+  }
 
   std::vector<float> read_key(std::uint32_t layer, std::uint32_t position) const override {
     return read(keys_, layer, position);
@@ -32,7 +34,8 @@ class CpuCache final : public KvCache {
   std::size_t offset(std::size_t layer, std::uint32_t slot) const {
     return std::size_t{slot} * plan().layers[layer].width;
   }
-  std::vector<float> read(const std::vector<Buffer>& from, std::uint32_t layer, std::uint32_t position) const {
+  std::vector<float> read(const std::vector<Buffer>& from, std::uint32_t layer,
+                          std::uint32_t position) const {
     const KvPlan::Layer& l = plan().layers[layer];
     const float* row = from[layer].as<float>() + offset(layer, position % l.slots);
     return {row, row + l.width};

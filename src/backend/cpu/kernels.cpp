@@ -11,9 +11,10 @@ namespace gem::cpu {
 std::span<const Kernels* const> all_kernels() {
   static const std::array kAll = {
 #if defined(__x86_64__)
-      &kAvx2Kernels,
+    &kAvx2Kernels,
 #endif
-      &kPortableKernels};
+    &kPortableKernels
+  };
   return kAll;
 }
 
@@ -27,7 +28,8 @@ const Kernels& choose_kernels() {
   std::string known;
   for (const Kernels* kernels : all_kernels()) {
     if (wanted != nullptr && std::string_view(wanted) == kernels->name) {
-      if (!kernels->supported()) fail(ErrorCode::kUsage, "GEM_CPU_ISA={}: this processor does not support it", wanted);
+      if (!kernels->supported())
+        fail(ErrorCode::kUsage, "GEM_CPU_ISA={}: this processor does not support it", wanted);
       return *kernels;
     }
     known += known.empty() ? kernels->name : std::string(", ") + kernels->name;

@@ -1,9 +1,9 @@
 // The inner loops of the cpu backend: one table of functions per instruction set, chosen at run time.
 //
-// Products with Q4_0 and Q8_0 matrices round the activations to 16 bits a block of 32 (scale = max|x| / 32767), so the
-// sums of a block are exact integers and the result stays within a few 1e-5 of f32 activations; all other types
-// are expanded to f32. Every result is computed in an order fixed by the row length alone, so it does not depend
-// on how many rows are multiplied together (law 1).
+// Products with Q4_0 and Q8_0 matrices round the activations to 16 bits a block of 32 (scale = max|x| /
+// 32767), so the sums of a block are exact integers and the result stays within a few 1e-5 of f32
+// activations; all other types are expanded to f32. Every result is computed in an order fixed by the row
+// length alone, so it does not depend on how many rows are multiplied together (law 1).
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,9 @@ enum class PairOrder : std::uint8_t {
              // as the nibbles of a Q4_0 block lie in its eight 16-bit words
 };
 
-inline std::size_t activation_pairs(std::size_t cols) { return (cols + 63) / 64; }
+inline std::size_t activation_pairs(std::size_t cols) {
+  return (cols + 63) / 64;
+}
 
 // Blocks of smaller magnitude count as zero: 32767 over it would overflow.
 inline constexpr float kTiniest = 1e-30f;
@@ -40,16 +42,18 @@ struct Kernels {
   const char* name;
   bool (*supported)();  // by this processor
 
-  // x[cols] -> activation_pairs(cols) pairs; a missing last block is zero. cols is a multiple of 32. A NaN or infinity
-  // in a block makes its scale NaN.
+  // x[cols] -> activation_pairs(cols) pairs; a missing last block is zero. cols is a multiple of 32. A NaN or
+  // infinity in a block makes its scale NaN.
   void (*quantize)(const float* x, std::size_t cols, PairOrder order, ActivationPair* out);
 
-  // One weight row against `rows` (1 .. kRowTile) activation rows, `stride` pairs or floats apart: out[r] = w . x_r.
-  void (*dot_q4_0)(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols, unsigned rows,
-                   float* out);
-  void (*dot_q8_0)(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols, unsigned rows,
-                   float* out);
-  void (*dot_f32)(const float* w, const float* x, std::size_t stride, std::size_t cols, unsigned rows, float* out);
+  // One weight row against `rows` (1 .. kRowTile) activation rows, `stride` pairs or floats apart: out[r] = w
+  // . x_r.
+  void (*dot_q4_0)(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols,
+                   unsigned rows, float* out);
+  void (*dot_q8_0)(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols,
+                   unsigned rows, float* out);
+  void (*dot_f32)(const float* w, const float* x, std::size_t stride, std::size_t cols, unsigned rows,
+                  float* out);
 
   // Storage -> f32, bit-equal to dequantize().
   void (*expand)(StorageType type, const std::byte* source, float* out, std::size_t elements);
@@ -68,8 +72,8 @@ extern const Kernels kAvx2Kernels;
 
 // Every table built in, best first. The last one runs anywhere.
 std::span<const Kernels* const> all_kernels();
-// The best that this processor runs, or the one that the environment variable GEM_CPU_ISA names. Error(kUsage)
-// when that one is unknown or not supported here.
+// The best that this processor runs, or the one that the environment variable GEM_CPU_ISA names.
+// Error(kUsage) when that one is unknown or not supported here.
 const Kernels& choose_kernels();
 
 }  // namespace gem::cpu

@@ -50,8 +50,9 @@ void quantize_row(const float* x, std::size_t cols, PairOrder order, ActivationP
     for (std::size_t i = 0; i < 4; ++i) {
       i32[i] = finite ? _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse)) : _mm256_setzero_si256();
     }
-    const __m256i low = _mm256_permute4x64_epi64(_mm256_packs_epi32(i32[0], i32[1]), 0xd8);   // elements 0-15
-    const __m256i high = _mm256_permute4x64_epi64(_mm256_packs_epi32(i32[2], i32[3]), 0xd8);  // elements 16-31
+    const __m256i low = _mm256_permute4x64_epi64(_mm256_packs_epi32(i32[0], i32[1]), 0xd8);  // elements 0-15
+    const __m256i high =
+        _mm256_permute4x64_epi64(_mm256_packs_epi32(i32[2], i32[3]), 0xd8);  // elements 16-31
     ActivationPair& pair = out[b / 2];
     _mm_storeu_ps(pair.scale + 4 * (b % 2), _mm_set1_ps(scale));
     if (order == PairOrder::kBytes) {
@@ -59,7 +60,8 @@ void quantize_row(const float* x, std::size_t cols, PairOrder order, ActivationP
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(pair.q + 32 * (b % 2) + 16), high);
       continue;
     }
-    // Even elements to the lower 8 bytes of each half, odd ones to the upper, then even | odd of the whole register.
+    // Even elements to the lower 8 bytes of each half, odd ones to the upper, then even | odd of the whole
+    // register.
     const __m256i split = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,  //
                                            0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
     const __m256i l = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(low, split), 0xd8);
@@ -72,8 +74,12 @@ void quantize_row(const float* x, std::size_t cols, PairOrder order, ActivationP
   }
 }
 
-__m256i load_q(const std::int16_t* q) { return _mm256_load_si256(reinterpret_cast<const __m256i*>(q)); }
-__m128i load_bytes(const std::byte* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+__m256i load_q(const std::int16_t* q) {
+  return _mm256_load_si256(reinterpret_cast<const __m256i*>(q));
+}
+__m128i load_bytes(const std::byte* p) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
 
 // The f16 scales of two blocks, four lanes each.
 __m256 two_scales(const std::byte* first, const std::byte* second) {
@@ -85,8 +91,8 @@ __m256 two_scales(const std::byte* first, const std::byte* second) {
   return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(both), _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
 }
 
-// Two Q4_0 blocks against a pair of activation blocks of R rows. The 16 bytes of either block are eight 16-bit words
-// of four nibbles; one mask or shift a nibble gives eight weights as 16-bit integers.
+// Two Q4_0 blocks against a pair of activation blocks of R rows. The 16 bytes of either block are eight
+// 16-bit words of four nibbles; one mask or shift a nibble gives eight weights as 16-bit integers.
 template <unsigned R>
 void pair_q4_0(__m256i words, __m256 scales, const ActivationPair* x, std::size_t stride, __m256 (&sums)[R]) {
   const __m256i mask = _mm256_set1_epi16(15);
@@ -98,20 +104,24 @@ void pair_q4_0(__m256i words, __m256 scales, const ActivationPair* x, std::size_
   for (unsigned r = 0; r < R; ++r) {
     const ActivationPair& pair = x[r * stride];
     // |n| <= 8 and |q| <= 32767: eight products stay below 2^21, exact in 32 bits and in f32.
-    const __m256i even = _mm256_add_epi32(_mm256_madd_epi16(n0, load_q(pair.q)), _mm256_madd_epi16(n1, load_q(pair.q + 16)));
-    const __m256i odd = _mm256_add_epi32(_mm256_madd_epi16(n2, load_q(pair.q + 32)), _mm256_madd_epi16(n3, load_q(pair.q + 48)));
+    const __m256i even =
+        _mm256_add_epi32(_mm256_madd_epi16(n0, load_q(pair.q)), _mm256_madd_epi16(n1, load_q(pair.q + 16)));
+    const __m256i odd = _mm256_add_epi32(_mm256_madd_epi16(n2, load_q(pair.q + 32)),
+                                         _mm256_madd_epi16(n3, load_q(pair.q + 48)));
     const __m256 dot = _mm256_cvtepi32_ps(_mm256_add_epi32(even, odd));
     sums[r] = _mm256_fmadd_ps(dot, _mm256_mul_ps(scales, _mm256_load_ps(pair.scale)), sums[r]);
   }
 }
 
 template <unsigned R>
-void rows_q4_0(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols, float* out) {
+void rows_q4_0(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols,
+               float* out) {
   __m256 sums[R];
   for (unsigned r = 0; r < R; ++r) sums[r] = _mm256_setzero_ps();
   const std::size_t blocks = cols / 32;
   for (std::size_t p = 0; p < blocks / 2; ++p, w += 36) {
-    const __m256i words = _mm256_inserti128_si256(_mm256_castsi128_si256(load_bytes(w + 2)), load_bytes(w + 20), 1);
+    const __m256i words =
+        _mm256_inserti128_si256(_mm256_castsi128_si256(load_bytes(w + 2)), load_bytes(w + 20), 1);
     pair_q4_0<R>(words, two_scales(w, w + 18), x + p, stride, sums);
   }
   if (blocks % 2 != 0) {  // the second block's activations are zero, whatever its weights
@@ -122,7 +132,8 @@ void rows_q4_0(const std::byte* w, const ActivationPair* x, std::size_t stride, 
 }
 
 template <unsigned R>
-void rows_q8_0(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols, float* out) {
+void rows_q8_0(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols,
+               float* out) {
   __m256 sums[R];
   for (unsigned r = 0; r < R; ++r) sums[r] = _mm256_setzero_ps();
   for (std::size_t b = 0; b < cols / 32; ++b, w += 34) {
@@ -135,7 +146,8 @@ void rows_q8_0(const std::byte* w, const ActivationPair* x, std::size_t stride, 
       const ActivationPair& pair = x[r * stride + b / 2];
       const std::int16_t* q = pair.q + 32 * (b % 2);
       // |w| <= 128 and |q| <= 32767: four products stay below 2^25 in 32 bits; the conversion rounds to f32.
-      const __m256i dot = _mm256_add_epi32(_mm256_madd_epi16(low, load_q(q)), _mm256_madd_epi16(high, load_q(q + 16)));
+      const __m256i dot =
+          _mm256_add_epi32(_mm256_madd_epi16(low, load_q(q)), _mm256_madd_epi16(high, load_q(q + 16)));
       const __m256 both = _mm256_set1_ps(scale * pair.scale[4 * (b % 2)]);
       sums[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), both, sums[r]);
     }
@@ -168,23 +180,29 @@ void rows_f32(const float* w, const float* x, std::size_t stride, std::size_t co
 template <template <unsigned> class Run, typename... Args>
 void by_rows(unsigned rows, Args... args) {
   switch (rows) {
-    case 1: return Run<1>::run(args...);
-    case 2: return Run<2>::run(args...);
-    case 3: return Run<3>::run(args...);
-    default: return Run<4>::run(args...);
+    case 1:
+      return Run<1>::run(args...);
+    case 2:
+      return Run<2>::run(args...);
+    case 3:
+      return Run<3>::run(args...);
+    default:
+      return Run<4>::run(args...);
   }
 }
 static_assert(kRowTile == 4);
 
 template <unsigned R>
 struct RunQ40 {
-  static void run(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols, float* out) {
+  static void run(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols,
+                  float* out) {
     rows_q4_0<R>(w, x, stride, cols, out);
   }
 };
 template <unsigned R>
 struct RunQ80 {
-  static void run(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols, float* out) {
+  static void run(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols,
+                  float* out) {
     rows_q8_0<R>(w, x, stride, cols, out);
   }
 };
@@ -195,23 +213,25 @@ struct RunF32 {
   }
 };
 
-void dot_q4_0(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols, unsigned rows,
-              float* out) {
+void dot_q4_0(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols,
+              unsigned rows, float* out) {
   by_rows<RunQ40>(rows, w, x, stride, cols, out);
 }
 
-void dot_q8_0(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols, unsigned rows,
-              float* out) {
+void dot_q8_0(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols,
+              unsigned rows, float* out) {
   by_rows<RunQ80>(rows, w, x, stride, cols, out);
 }
 
-void dot_f32(const float* w, const float* x, std::size_t stride, std::size_t cols, unsigned rows, float* out) {
+void dot_f32(const float* w, const float* x, std::size_t stride, std::size_t cols, unsigned rows,
+             float* out) {
   by_rows<RunF32>(rows, w, x, stride, cols, out);
 }
 
 void expand(StorageType type, const std::byte* source, float* out, std::size_t elements) {
   if (elements % 8 == 0 && type == StorageType::kF16) {
-    for (std::size_t i = 0; i < elements; i += 8) _mm256_storeu_ps(out + i, _mm256_cvtph_ps(load_bytes(source + 2 * i)));
+    for (std::size_t i = 0; i < elements; i += 8)
+      _mm256_storeu_ps(out + i, _mm256_cvtph_ps(load_bytes(source + 2 * i)));
   } else if (elements % 8 == 0 && type == StorageType::kBF16) {
     for (std::size_t i = 0; i < elements; i += 8) {
       const __m256i wide = _mm256_cvtepu16_epi32(load_bytes(source + 2 * i));
@@ -259,7 +279,8 @@ const Kernels kAvx2Kernels = {
     .expand = expand,
     .sum_squares = sum_squares,
     .add_scaled = add_scaled,
-    .geglu = [](const float* gate, const float* up, float* out, std::size_t n) { kPortableKernels.geglu(gate, up, out, n); },
+    .geglu = [](const float* gate, const float* up, float* out,
+                std::size_t n) { kPortableKernels.geglu(gate, up, out, n); },
 };
 
 }  // namespace gem::cpu

@@ -43,8 +43,8 @@ std::uint16_t half_at(const std::byte* p) {
   return h;
 }
 
-void dot_q4_0(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols, unsigned rows,
-              float* out) {
+void dot_q4_0(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols,
+              unsigned rows, float* out) {
   for (unsigned r = 0; r < rows; ++r) {
     float sum = 0;
     for (std::size_t b = 0; b < cols / 32; ++b) {
@@ -62,8 +62,8 @@ void dot_q4_0(const std::byte* w, const ActivationPair* x, std::size_t stride, s
   }
 }
 
-void dot_q8_0(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols, unsigned rows,
-              float* out) {
+void dot_q8_0(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols,
+              unsigned rows, float* out) {
   for (unsigned r = 0; r < rows; ++r) {
     float sum = 0;
     for (std::size_t b = 0; b < cols / 32; ++b) {
@@ -87,7 +87,8 @@ float fold(float (&sums)[16]) {
   return sums[0];
 }
 
-void dot_f32(const float* w, const float* x, std::size_t stride, std::size_t cols, unsigned rows, float* out) {
+void dot_f32(const float* w, const float* x, std::size_t stride, std::size_t cols, unsigned rows,
+             float* out) {
   for (unsigned r = 0; r < rows; ++r) {
     const float* row = x + r * stride;
     float sums[16] = {};

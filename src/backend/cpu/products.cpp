@@ -13,12 +13,13 @@ OperandForm form_of(StorageType type) {
   return OperandForm::kFloats;
 }
 
-// Weight rows a thread takes at a time: at 3,840 columns of Q4_0 these are 35 KB, which stay in its L2 cache while the
-// activation rows pass by.
+// Weight rows a thread takes at a time: at 3,840 columns of Q4_0 these are 35 KB, which stay in its L2 cache
+// while the activation rows pass by.
 constexpr std::size_t kRowsPerPiece = 16;
 
 // Rows [begin, end) of one matrix against every activation row.
-void multiply_piece(const Operand& x, const Product& product, std::size_t begin, std::size_t end, const Kernels& k) {
+void multiply_piece(const Operand& x, const Product& product, std::size_t begin, std::size_t end,
+                    const Kernels& k) {
   const Matrix& m = *product.matrix;
   const std::size_t cols = m.cols;
   const std::size_t pairs = activation_pairs(cols);
@@ -44,7 +45,8 @@ void multiply_piece(const Operand& x, const Product& product, std::size_t begin,
     }
     return;
   }
-  const ActivationPair* const a = x.pairs(form == OperandForm::kNibbles ? PairOrder::kNibbles : PairOrder::kBytes);
+  const ActivationPair* const a =
+      x.pairs(form == OperandForm::kNibbles ? PairOrder::kNibbles : PairOrder::kBytes);
   const auto dot = form == OperandForm::kNibbles ? k.dot_q4_0 : k.dot_q8_0;
   for (std::size_t r = 0; r < x.rows(); r += kRowTile) {
     const auto rows = static_cast<unsigned>(std::min<std::size_t>(kRowTile, x.rows() - r));
@@ -91,14 +93,17 @@ void multiply(Operand& x, std::span<const Product> products, const Kernels& kern
   }
   x.prepare(matrices, kernels, pool);
   const std::size_t work = first_piece.back() * kRowsPerPiece * x.cols() * x.rows();
-  pool.parallel_for(first_piece.back(), work < kWorthSharing ? first_piece.back() : 1, [&](std::size_t begin, std::size_t end, unsigned) {
-    std::size_t p = 0;
-    for (std::size_t piece = begin; piece < end; ++piece) {
-      while (piece >= first_piece[p + 1]) ++p;
-      const std::size_t row = (piece - first_piece[p]) * kRowsPerPiece;
-      multiply_piece(x, products[p], row, std::min<std::size_t>(products[p].matrix->rows, row + kRowsPerPiece), kernels);
-    }
-  });
+  pool.parallel_for(first_piece.back(), work < kWorthSharing ? first_piece.back() : 1,
+                    [&](std::size_t begin, std::size_t end, unsigned) {
+                      std::size_t p = 0;
+                      for (std::size_t piece = begin; piece < end; ++piece) {
+                        while (piece >= first_piece[p + 1]) ++p;
+                        const std::size_t row = (piece - first_piece[p]) * kRowsPerPiece;
+                        multiply_piece(x, products[p], row,
+                                       std::min<std::size_t>(products[p].matrix->rows, row + kRowsPerPiece),
+                                       kernels);
+                      }
+                    });
 }
 
 }  // namespace gem::cpu

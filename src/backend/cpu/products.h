@@ -1,5 +1,5 @@
-// Matrix products of the cpu backend: rows of activations, prepared once in the form that the matrices need, against
-// any number of matrices in one parallel loop.
+// Matrix products of the cpu backend: rows of activations, prepared once in the form that the matrices need,
+// against any number of matrices in one parallel loop.
 #pragma once
 
 #include <span>
@@ -12,7 +12,8 @@
 
 namespace gem::cpu {
 
-// Below this many multiply-adds (about 20 microseconds of one core) waking other threads costs more than it saves.
+// Below this many multiply-adds (about 20 microseconds of one core) waking other threads costs more than it
+// saves.
 inline constexpr std::size_t kWorthSharing = 256 * 1024;
 
 // Activation rows [rows, cols] in f32, and as 16-bit blocks where a matrix asks for them.
@@ -24,7 +25,9 @@ class Operand {
   void prepare(std::span<const Matrix* const> matrices, const Kernels& kernels, ThreadPool& pool);
 
   const float* floats() const { return x_; }
-  const ActivationPair* pairs(PairOrder order) const { return forms_[static_cast<std::size_t>(order)].data.data(); }
+  const ActivationPair* pairs(PairOrder order) const {
+    return forms_[static_cast<std::size_t>(order)].data.data();
+  }
   std::size_t rows() const { return rows_; }
   std::size_t cols() const { return cols_; }
 

@@ -20,8 +20,12 @@ class OracleCache final : public KvCache {
     }
   }
 
-  double* key(std::size_t layer, std::uint32_t position) { return keys_[layer].data() + offset(layer, position); }
-  double* value(std::size_t layer, std::uint32_t position) { return values_[layer].data() + offset(layer, position); }
+  double* key(std::size_t layer, std::uint32_t position) {
+    return keys_[layer].data() + offset(layer, position);
+  }
+  double* value(std::size_t layer, std::uint32_t position) {
+    return values_[layer].data() + offset(layer, position);
+  }
 
   std::vector<float> read_key(std::uint32_t layer, std::uint32_t position) const override {
     const double* row = keys_[layer].data() + offset(layer, position);
@@ -54,7 +58,8 @@ double gelu(double x) {
 }
 
 // Pair i joins elements i and i + d/2; its angle is position * base^(-2i/d) / divisor_i.
-void rotate(double* x, std::size_t d, std::uint32_t position, double base, const std::vector<float>& divisors) {
+void rotate(double* x, std::size_t d, std::uint32_t position, double base,
+            const std::vector<float>& divisors) {
   for (std::size_t i = 0; i < d / 2; ++i) {
     const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(d);
     const double divisor = divisors.empty() ? 1.0 : double{divisors[i]};
@@ -73,14 +78,18 @@ class OracleBackend final : public Backend {
   const char* name() const override { return "oracle"; }
   std::string description() const override { return "oracle (float64, one thread)"; }
 
-  std::unique_ptr<KvCache> new_cache(const KvPlan& plan) override { return std::make_unique<OracleCache>(plan); }
+  std::unique_ptr<KvCache> new_cache(const KvPlan& plan) override {
+    return std::make_unique<OracleCache>(plan);
+  }
 
   std::uint32_t kv_element_bytes() const override { return sizeof(double); }
 
   std::uint64_t scratch_bytes(std::uint32_t rows, std::uint32_t logit_rows) const override {
     std::uint64_t widest = 0;
-    for (std::size_t l = 0; l < g_.layers.size(); ++l) widest = std::max<std::uint64_t>(widest, g_.query_width(l));
-    return sizeof(double) * (rows * (3ull * g_.hidden + 2ull * g_.ffn + 4ull * widest) + std::uint64_t{logit_rows} * g_.vocab);
+    for (std::size_t l = 0; l < g_.layers.size(); ++l)
+      widest = std::max<std::uint64_t>(widest, g_.query_width(l));
+    return sizeof(double) *
+           (rows * (3ull * g_.hidden + 2ull * g_.ffn + 4ull * widest) + std::uint64_t{logit_rows} * g_.vocab);
   }
 
   void begin(const RoundRows& round) override {
@@ -110,7 +119,8 @@ class OracleBackend final : public Backend {
         std::copy_n(embeddings_.data() + given++ * g_.hidden, g_.hidden, h);
         continue;
       }
-      dequantize(w_.token_embd.type, w_.token_embd.row(static_cast<std::size_t>(tokens_[r])), row.data(), g_.hidden);
+      dequantize(w_.token_embd.type, w_.token_embd.row(static_cast<std::size_t>(tokens_[r])), row.data(),
+                 g_.hidden);
       for (std::size_t i = 0; i < g_.hidden; ++i) h[i] = double{row[i]} * double{g_.embedding_multiplier};
     }
   }
@@ -144,8 +154,10 @@ class OracleBackend final : public Backend {
         rotate(k, d, positions_[r], base, divisors);
         rms_norm(v, d, nullptr, double{g_.norm_epsilon});
       }
-      std::copy_n(key_.data() + r * g_.kv_width(layer), g_.kv_width(layer), caches_[r]->key(layer, positions_[r]));
-      std::copy_n(value_.data() + r * g_.kv_width(layer), g_.kv_width(layer), caches_[r]->value(layer, positions_[r]));
+      std::copy_n(key_.data() + r * g_.kv_width(layer), g_.kv_width(layer),
+                  caches_[r]->key(layer, positions_[r]));
+      std::copy_n(value_.data() + r * g_.kv_width(layer), g_.kv_width(layer),
+                  caches_[r]->value(layer, positions_[r]));
     }
   }
 
@@ -156,7 +168,8 @@ class OracleBackend final : public Backend {
     attention_.assign(rows_ * g_.query_width(layer), 0);
     for (std::size_t r = 0; r < rows_; ++r) {
       const std::uint32_t last = positions_[r];
-      const std::uint32_t first = l.kind == LayerKind::kSliding && last + 1 > g_.window ? last + 1 - g_.window : 0;
+      const std::uint32_t first =
+          l.kind == LayerKind::kSliding && last + 1 > g_.window ? last + 1 - g_.window : 0;
       for (std::size_t head = 0; head < g_.heads; ++head) {
         const double* q = query_.data() + r * g_.query_width(layer) + head * d;
         const std::size_t kv = head / group * d;
@@ -208,7 +221,8 @@ class OracleBackend final : public Backend {
     for (const std::uint32_t r : final_rows_) {
       final_.insert(final_.end(), residual_.begin() + std::ptrdiff_t{r} * g_.hidden,
                     residual_.begin() + (std::ptrdiff_t{r} + 1) * g_.hidden);
-      rms_norm(final_.data() + final_.size() - g_.hidden, g_.hidden, w_.output_norm.data(), double{g_.norm_epsilon});
+      rms_norm(final_.data() + final_.size() - g_.hidden, g_.hidden, w_.output_norm.data(),
+               double{g_.norm_epsilon});
     }
   }
 
@@ -247,14 +261,22 @@ class OracleBackend final : public Backend {
  private:
   Rows& buffer(Activation which) {
     switch (which) {
-      case Activation::kResidual: return residual_;
-      case Activation::kQuery: return query_;
-      case Activation::kKey: return key_;
-      case Activation::kValue: return value_;
-      case Activation::kAttention: return attention_;
-      case Activation::kFfn: return ffn_;
-      case Activation::kFinal: return final_;
-      case Activation::kLogits: break;  // kept in f32
+      case Activation::kResidual:
+        return residual_;
+      case Activation::kQuery:
+        return query_;
+      case Activation::kKey:
+        return key_;
+      case Activation::kValue:
+        return value_;
+      case Activation::kAttention:
+        return attention_;
+      case Activation::kFfn:
+        return ffn_;
+      case Activation::kFinal:
+        return final_;
+      case Activation::kLogits:
+        break;  // kept in f32
     }
     fail(ErrorCode::kFailed, "no such activation");
   }

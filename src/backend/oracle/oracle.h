@@ -1,5 +1,5 @@
-// The oracle: the backend written for reading. Scalar, float64 throughout, one loop a formula. Everything else is
-// tested against it.
+// The oracle: the backend written for reading. Scalar, float64 throughout, one loop a formula. Everything
+// else is tested against it.
 #pragma once
 
 #include <memory>

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# One gate: formatting, layering, shell syntax, and clang-tidy on the C++ files that differ from the base revision
+# (GEM_LINT_BASE, default: the branch point with origin/main, else every file of src/). Warnings are errors.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mkdir -p build
+status=0
+
+echo "== clang-format"
+git ls-files '*.cpp' '*.h' | xargs clang-format --dry-run -Werror || status=1
+
+echo "== layers"
+# Which layers a layer may include (docs/architecture.md).
+declare -A below=(
+  [base]="base" [formats]="formats base" [backend]="backend base" [model]="model formats backend base"
+  [text]="text formats base" [engine]="engine model text backend formats base" [cli]="cli engine model text backend formats base"
+)
+for layer in "${!below[@]}"; do
+  allowed=${below[$layer]// /|}
+  if grep -rnE '^#include "' "src/$layer" | grep -vE "#include \"($allowed)/"; then
+    echo "lint: $layer/ may include only: ${below[$layer]}" >&2
+    status=1
+  fi
+done
+
+echo "== shell"
+for script in $(git ls-files '*.sh' .ci/run); do bash -n "$script" || status=1; done
+
+echo "== clang-tidy"
+cmake --preset release -B build/lint -DGEM_TESTS=OFF >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
+base=${GEM_LINT_BASE:-$(git merge-base HEAD origin/main 2>/dev/null || true)}
+if [[ -n $base && $base != $(git rev-parse HEAD) ]]; then
+  files=$(git diff --name-only --diff-filter=d "$base" -- 'src/*.cpp')
+else
+  files=$(git ls-files 'src/*.cpp')
+fi
+if [[ -n $files ]]; then
+  echo "$files" | xargs -P "$(nproc)" -n 4 clang-tidy --quiet -p build/lint 2>build/tidy.log || { tail -n 20 build/tidy.log; status=1; }
+fi
+[[ $status -eq 0 ]] && echo "lint: clean"
+exit $status

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# All tests that run without an accelerator: the release build, then AddressSanitizer with UndefinedBehaviorSanitizer,
+# ThreadSanitizer for what uses threads, and the fuzz harnesses over their seeds. Ends with ctest's own line for each.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+jobs=${JOBS:-$(nproc)}
+mkdir -p build
+
+# build_and_test NAME TARGETS... -- CTEST_ARGUMENTS...
+build_and_test() {
+  local preset=$1 folder targets=()
+  shift
+  folder=build/$preset
+  while [[ $# -gt 0 && $1 != -- ]]; do targets+=("$1"); shift; done
+  [[ $# -gt 0 ]] && shift
+  echo "== $preset"
+  cmake --preset "$preset" -B "$folder" >"build/configure-$preset.log" 2>&1 || { cat "build/configure-$preset.log"; exit 1; }
+  cmake --build "$folder" -j "$jobs" ${targets[@]+--target "${targets[@]}"} >"build/build-$preset.log" 2>&1 ||
+    { grep -E -A5 'error|FAILED' "build/build-$preset.log" | head -60; exit 1; }
+  ctest --test-dir "$folder" --output-on-failure -j "$jobs" "$@" >"build/test-$preset.log" 2>&1 || { cat "build/test-$preset.log"; exit 1; }
+  # What was skipped, and why, then the summary.
+  sed -n '/Skipped$/s/^.*Test *#[0-9]*: \(.*\) \.*\*\*\*Skipped.*/skipped: \1/p; /The following tests did not run/,$p' "build/test-$preset.log" | sort -u | head -40
+  grep -E 'tests passed|Total Test time' "build/test-$preset.log"
+}
+
+if [[ -x tools/fetch-test-tokenizer.sh ]]; then
+  tools/fetch-test-tokenizer.sh || echo "the tests of the real-size vocabulary will be skipped"
+fi
+
+export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_stack_use_after_return=1
+build_and_test release
+# Under the sanitizers: everything that reads files, requests or text, and the engine. The long equality tests of the laws
+# and the questions to the bundled model have run above, on the same code.
+build_and_test asan test_base test_formats test_text test_backend test_model test_engine -- -E 'Laws|Oracle|ConcurrentEquals'
+build_and_test tsan test_base test_engine -- -R 'base.ThreadPool|engine.Engine'
+build_and_test fuzz fuzzers

@@ -20,7 +20,8 @@ struct Options {
 };
 
 nlohmann::ordered_json to_json(const Answer& a) {
-  nlohmann::ordered_json j = {{"reasoning", a.reply.reasoning},
+  nlohmann::ordered_json j = {{"text", a.text},
+                              {"reasoning", a.reply.reasoning},
                               {"content", a.reply.content},
                               {"tool_calls", nlohmann::ordered_json::array()}};
   for (const ReplyCall& call : a.reply.tool_calls)

@@ -160,6 +160,7 @@ Answer Console::generate(std::vector<std::int32_t> prompt, const ReplyOptions& o
       [&](std::uint32_t done, std::uint32_t total) { bar.show(done, total); });
   GenerationRequest request = session_.request(std::move(prompt), settings.sampling);
   request.max_tokens = settings.max_tokens;
+  const std::size_t prompt_tokens = request.prompt.size();
   const InterruptGuard guard;
   const std::shared_ptr<Stream> stream = session_.engine().open(std::move(request), sink, std::move(state_));
   while (!stream->finished()) {
@@ -171,7 +172,8 @@ Answer Console::generate(std::vector<std::int32_t> prompt, const ReplyOptions& o
   state_ = stream->take_state();
   if (sink.reason() == FinishReason::kFailed)
     fail(ErrorCode::kFailed, "the model's logits are not finite: the checkpoint may be damaged");
-  return {sink.reply(), sink.reason(), stream->times()};
+  const auto reply = std::span(stream->tokens()).subspan(prompt_tokens);
+  return {sink.reply(), session_.tokenizer().decode(reply, true), sink.reason(), stream->times()};
 }
 
 }  // namespace gem::cli

@@ -23,6 +23,7 @@ struct ReplySettings {
 
 struct Answer {
   ParsedReply reply;
+  std::string text;  // as generated, control tokens spelled out
   FinishReason reason = FinishReason::kStop;
   StreamTimes times;
 };

@@ -18,8 +18,8 @@ build_and_test() {
   cmake --build "$folder" -j "$jobs" ${targets[@]+--target "${targets[@]}"} >"build/build-$preset.log" 2>&1 ||
     { grep -E -A5 'error|FAILED' "build/build-$preset.log" | head -60; exit 1; }
   ctest --test-dir "$folder" --output-on-failure -j "$jobs" "$@" >"build/test-$preset.log" 2>&1 || { cat "build/test-$preset.log"; exit 1; }
-  # What was skipped, and why, then the summary.
-  sed -n '/Skipped$/s/^.*Test *#[0-9]*: \(.*\) \.*\*\*\*Skipped.*/skipped: \1/p; /The following tests did not run/,$p' "build/test-$preset.log" | sort -u | head -40
+  # What was skipped and why: the reason is the line after the one that says so.
+  awk '/: Skipped$/ { getline; print "skipped: " $0 }' "$folder/Testing/Temporary/LastTest.log" | sort | uniq -c
   grep -E 'tests passed|Total Test time' "build/test-$preset.log"
 }
 

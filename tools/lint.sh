@@ -27,7 +27,7 @@ echo "== shell"
 for script in $(git ls-files '*.sh' .ci/run); do bash -n "$script" || status=1; done
 
 echo "== clang-tidy"
-cmake --preset release -B build/lint -DGEM_TESTS=OFF >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
+cmake --preset release -B build/lint -DGEM_TESTS=OFF -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
 base=${GEM_LINT_BASE:-$(git merge-base HEAD origin/main 2>/dev/null || true)}
 if [[ -n $base && $base != $(git rev-parse HEAD) ]]; then
   files=$(git diff --name-only --diff-filter=d "$base" -- 'src/*.cpp')
@@ -35,7 +35,7 @@ else
   files=$(git ls-files 'src/*.cpp')
 fi
 if [[ -n $files ]]; then
-  echo "$files" | xargs -P "$(nproc)" -n 4 clang-tidy --quiet -p build/lint 2>build/tidy.log || { tail -n 20 build/tidy.log; status=1; }
+  echo "$files" | xargs -P "$(nproc)" -n 4 clang-tidy --quiet -p build/lint >build/tidy.log 2>&1 || { grep -E 'error:|warning:' build/tidy.log | sort -u; status=1; }
 fi
 [[ $status -eq 0 ]] && echo "lint: clean"
 exit $status

@@ -8,7 +8,7 @@ mkdir -p build
 declare -A packages=(
   [build]="g++ cmake ninja-build make nlohmann-json3-dev libcli11-dev libfmt-dev"
   [test]="libgtest-dev clang libclang-rt-14-dev"
-  [lint]="clang-format clang-tidy libgtest-dev git"
+  [lint]="clang clang-format clang-tidy libgtest-dev git"
   [bench]="libbenchmark-dev"
 )
 

@@ -1,5 +1,6 @@
 #include "base/thread_pool.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -54,7 +55,7 @@ unsigned ThreadPool::default_threads() {
     std::string core;
     std::ifstream(folder + "physical_package_id") >> package;
     std::ifstream(folder + "core_id") >> core;
-    cores.insert(core.empty() ? "cpu " + std::to_string(cpu) : package + " " + core);
+    cores.insert(core.empty() ? fmt::format("cpu {}", cpu) : fmt::format("{} {}", package, core));
   }
   return std::max(1u, std::min(logical, static_cast<unsigned>(cores.size())));
 }

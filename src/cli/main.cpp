@@ -61,6 +61,7 @@ int main(int argc, char** argv) {
   } catch (const std::exception& e) {
     return fail_with(1, e.what());
   }
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return fail_with(1, "cannot write to standard output");
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+    return fail_with(1, "cannot write to standard output");
   return 0;
 }

@@ -55,10 +55,13 @@ void SamplingOptions::add_to(CLI::App& app) {
   app.add_option("--frequency-penalty", frequency,
                  "Subtracted once for each occurrence in the reply (default: 0)");
   app.add_option("--logit-bias", logit_bias, "ID:BIAS, added to a token's logit; -inf forbids it")
-      ->take_all()->allow_extra_args(false);
+      ->take_all()
+      ->allow_extra_args(false);
   app.add_option("--seed", seed, "Same seed, same reply (default: random)");
   app.add_option("--max-tokens", max_tokens, "Longest reply in tokens (default: until the context is full)");
-  app.add_option("--stop", stop, "Stop when this text appears (may be repeated)")->take_all()->allow_extra_args(false);
+  app.add_option("--stop", stop, "Stop when this text appears (may be repeated)")
+      ->take_all()
+      ->allow_extra_args(false);
 }
 
 SamplingParams SamplingOptions::over(SamplingParams p) const {

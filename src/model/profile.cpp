@@ -345,16 +345,12 @@ Profile read_profile(const Checkpoint& checkpoint, const AdmissionOptions& optio
   if (*architecture != "gemma4" && *architecture != "gemma4-assistant") refuse_architecture(*architecture);
   const ModelRole role = *architecture == "gemma4" ? ModelRole::kTrunk : ModelRole::kAssistant;
   refuse_relatives(checkpoint, std::string(*architecture));
-  const Profile found = read_geometry(checkpoint, role);
+  Profile found = read_geometry(checkpoint, role);
   const Profile* nearest = nullptr;  // the profile of the same size, to say what differs
   for (const Profile& known : known_profiles()) {
     if (known.role != role) continue;
-    if (difference(found, known).empty()) {
-      Profile admitted = known;
-      // Where V comes from is the manifest's business: the profile says, missing or extra tensors are refused
-      // there.
-      return admitted;
-    }
+    // Where V comes from is not compared: the profile says, and the manifest names missing or extra tensors.
+    if (difference(found, known).empty()) return known;
     const bool same_size = role == ModelRole::kTrunk
                                ? known.geometry.layers.size() == found.geometry.layers.size()
                                : known.backbone == found.backbone;

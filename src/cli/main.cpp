@@ -30,9 +30,7 @@ int fail_with(int status, const char* message) {
   return status;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run_command(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away is a failed write, not the end of the process
   CLI::App app{"gem runs Google's Gemma 4 on this machine.", "gem"};
   app.set_version_flag("--version", "gem " GEM_VERSION);
@@ -50,18 +48,32 @@ int main(int argc, char** argv) {
   gem::cli::add_parse(app);
   gem::cli::add_synth(app);
   try {
+    if (argc > 1 && argv[1][0] != '-' && app.get_subcommand_no_throw(argv[1]) == nullptr)
+      gem::fail(gem::ErrorCode::kUsage, "unknown verb {:?}; 'gem --help' lists the verbs", argv[1]);
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    const int status = app.exit(e);
-    return status == 0 ? 0 : 2;
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
+    const auto verbs = app.get_subcommands();
+    const std::string verb = verbs.empty() ? "" : verbs.front()->get_name() + " ";
+    return fail_with(2, fmt::format("{}; 'gem {}--help' tells more", e.what(), verb).c_str());
   } catch (const gem::Error& e) {
     return fail_with(status_of(e.code()), e.what());
-  } catch (const std::bad_alloc&) {
-    return fail_with(1, "out of memory");
-  } catch (const std::exception& e) {
-    return fail_with(1, e.what());
   }
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
     return fail_with(1, "cannot write to standard output");
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run_command(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return fail_with(1, "out of memory");
+  } catch (const std::exception& e) {
+    return fail_with(1, e.what());
+  } catch (...) {
+    return fail_with(1, "unknown failure");
+  }
 }

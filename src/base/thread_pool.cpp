@@ -7,7 +7,10 @@
 #include <fstream>
 #include <set>
 #include <string>
+#include <system_error>
 #include <utility>
+
+#include "base/error.h"
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
@@ -62,10 +65,21 @@ unsigned ThreadPool::default_threads() {
 
 ThreadPool::ThreadPool(unsigned threads) {
   if (threads == 0) threads = default_threads();
-  for (unsigned i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  workers_.reserve(threads - 1);
+  try {
+    for (unsigned i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  } catch (const std::system_error& e) {
+    const std::size_t started = workers_.size() + 1;
+    stop();  // a thread that is destroyed while it runs would end the process
+    fail(ErrorCode::kFailed, "cannot start {} threads, only {}: {}", threads, started, e.what());
+  }
 }
 
 ThreadPool::~ThreadPool() {
+  stop();
+}
+
+void ThreadPool::stop() {
   stopping_.store(true, std::memory_order_relaxed);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();

@@ -15,7 +15,8 @@ namespace gem {
 
 class ThreadPool {
  public:
-  // `threads` counts the caller, which works too; 0 takes default_threads().
+  // `threads` counts the caller, which works too; 0 takes default_threads(). Error(kFailed) when the system
+  // refuses to start one.
   explicit ThreadPool(unsigned threads = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -34,6 +35,7 @@ class ThreadPool {
 
  private:
   void work(unsigned thread);
+  void stop();
   void run_pieces(unsigned thread);
 
   std::vector<std::thread> workers_;

@@ -148,8 +148,20 @@ class Bench {
   std::mt19937_64 random_{1};
 };
 
+// Before anything is measured; the sums are formed in 64 bits.
+void check_lengths(const Options& o, std::uint32_t trained) {
+  std::uint64_t longest = o.tokens;
+  for (const std::uint32_t tokens : o.prompt) longest = std::max<std::uint64_t>(longest, tokens);
+  for (const std::uint32_t depth : o.depths) {
+    if (depth + longest > trained)
+      fail(ErrorCode::kUsage, "{} tokens at a depth of {} were asked for, the model was trained for {}",
+           longest, depth, trained);
+  }
+}
+
 void run(const Options& o) {
   Bench bench(o);
+  check_lengths(o, bench.model().geometry().context);
   std::vector<Line> lines;
   const auto add = [&](Line line) {
     lines.push_back(line);

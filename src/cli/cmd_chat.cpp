@@ -2,8 +2,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <iostream>
-#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -45,6 +46,8 @@ class Chat {
     if (terminal_)
       fmt::print(stderr, "{} — {}. /help lists the commands.\n", session_.model().profile().title,
                  session_.backend().description());
+    std::optional<InterruptGuard> guard;
+    if (terminal_) guard.emplace();
     std::string line;
     while (read_line(line)) {
       if (line.empty()) continue;
@@ -53,6 +56,8 @@ class Chat {
       } catch (const Error& e) {
         if (e.code() == ErrorCode::kFailed) throw;
         fmt::print(stderr, "gem: error: {}\n", e.what());  // the conversation goes on
+        if (e.code() == ErrorCode::kTooLarge)
+          fmt::print(stderr, "/new forgets the conversation, /undo its last exchange\n");
       }
     }
     if (terminal_) fmt::print(stderr, "\n");
@@ -67,7 +72,16 @@ class Chat {
         std::fflush(stderr);
       }
       std::string line;
-      if (!std::getline(std::cin, line)) return !out.empty();
+      if (!std::getline(std::cin, line)) {
+        if (!terminal_ || !InterruptGuard::interrupted()) return !out.empty();
+        // Ctrl-C came a moment after the reply, or at an unfinished line: the chat is kept.
+        InterruptGuard::forget();
+        std::cin.clear();
+        std::clearerr(stdin);
+        out.clear();
+        fmt::print(stderr, "\n/quit or Ctrl-D leaves\n");
+        continue;
+      }
       const bool more = line.ends_with('\\');
       if (more) line.pop_back();
       out += line;

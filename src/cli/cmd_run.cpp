@@ -1,6 +1,7 @@
 // gem run: one answer on the terminal.
 #include <fmt/format.h>
 
+#include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -14,7 +15,7 @@ namespace {
 struct Options {
   ModelOptions model;
   SamplingOptions sampling;
-  std::vector<std::string> prompt;
+  std::string prompt;
   std::string system, messages, tools;
   bool think = false, raw = false, quiet = false, json = false, jsonl = false;
 };
@@ -51,9 +52,19 @@ ReplySettings settings_of(const Options& o, const Session& session) {
   return s;
 }
 
+// A request's own wish, or else the command's --think.
+bool wants_thinking(const nlohmann::ordered_json& request, bool otherwise, std::size_t line) {
+  const auto options = request.find("options");
+  if (options == request.end() || options->is_null()) return otherwise;
+  if (!options->is_object()) fail(ErrorCode::kUsage, "line {}: options is not an object", line);
+  const auto think = options->find("enable_thinking");
+  if (think == options->end() || think->is_null()) return otherwise;
+  if (!think->is_boolean()) fail(ErrorCode::kUsage, "line {}: enable_thinking is not a boolean", line);
+  return think->get<bool>();
+}
+
 // One request a line, one answer a line: {"messages": [...], "tools": [...], "options": {"enable_thinking":
-// true}} or
-// {"prompt": "rendered text"}.
+// true}} or {"prompt": "rendered text"}. Answered as they come, so that a caller may wait for each.
 void run_lines(const Options& o, Session& session) {
   Console console(session);
   std::string line;
@@ -61,11 +72,7 @@ void run_lines(const Options& o, Session& session) {
   ReplySettings settings = settings_of(o, session);
   settings.quiet = true;
   settings.print = false;
-  const std::string input = read_file("-");
-  for (std::size_t at = 0; at < input.size();) {
-    const std::size_t end = std::min(input.find('\n', at), input.size());
-    line = input.substr(at, end - at);
-    at = end + 1;
+  while (std::getline(std::cin, line)) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const nlohmann::ordered_json j = parse_json(line, fmt::format("line {}", number));
@@ -75,8 +82,7 @@ void run_lines(const Options& o, Session& session) {
       if (!j["prompt"].is_string()) fail(ErrorCode::kUsage, "line {}: prompt is not a string", number);
       answer = console.complete(j["prompt"].get<std::string>(), settings);
     } else {
-      const nlohmann::ordered_json options = j.value("options", nlohmann::ordered_json::object());
-      settings.think = options.is_object() && options.value("enable_thinking", o.think);
+      settings.think = wants_thinking(j, o.think, number);
       answer = console.ask(parse_messages(j.value("messages", nlohmann::ordered_json())),
                            parse_tools(j.value("tools", nlohmann::ordered_json())), settings);
     }
@@ -86,9 +92,7 @@ void run_lines(const Options& o, Session& session) {
 }
 
 void run(const Options& o) {
-  std::string prompt;
-  for (const std::string& word : o.prompt) prompt += (prompt.empty() ? "" : " ") + word;
-  if (prompt == "-") prompt = read_file("-");
+  const std::string prompt = o.prompt == "-" ? read_file("-") : o.prompt;
   if (!o.jsonl && prompt.empty() && o.messages.empty())
     fail(ErrorCode::kUsage, "run needs a prompt (or - to read it from standard input)");
   const std::unique_ptr<Session> session = open_session(o.model);
@@ -102,16 +106,21 @@ void run(const Options& o) {
   } else {
     auto messages = nlohmann::ordered_json::array();
     if (!o.messages.empty()) messages = parse_json(read_file(o.messages), o.messages);
-    if (!o.system.empty()) messages.insert(messages.begin(), {{"role", "system"}, {"content", o.system}});
-    if (!prompt.empty()) messages.push_back({{"role", "user"}, {"content", prompt}});
+    if (!messages.is_array()) fail(ErrorCode::kUsage, "{} is not a JSON array of messages", o.messages);
+    // Built by name: insert() takes a braced pair of pairs for a list of two elements.
+    const auto message = [](const char* role, const std::string& text) {
+      return nlohmann::ordered_json::object({{"role", role}, {"content", text}});
+    };
+    if (!o.system.empty()) messages.insert(messages.begin(), message("system", o.system));
+    if (!prompt.empty()) messages.push_back(message("user", prompt));
     const auto tools = o.tools.empty() ? nlohmann::ordered_json() : parse_json(read_file(o.tools), o.tools);
     answer = console.ask(parse_messages(messages), parse_tools(tools), settings);
   }
   if (o.json)
     fmt::print("{}\n", to_json(answer).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   if (!o.quiet)
-    fmt::print(stderr, "[{}{}]\n", speeds(answer.times),
-               answer.reply.finish_reason == "length" ? "; cut off by the limit" : "");
+    note(fmt::format("[{}{}]\n", speeds(answer.times),
+                     answer.reply.finish_reason == "length" ? "; cut off by the limit" : ""));
   if (answer.reason == FinishReason::kCancelled) fail(ErrorCode::kCancelled, "interrupted");
 }
 
@@ -120,7 +129,7 @@ void run(const Options& o) {
 void add_run(CLI::App& app) {
   auto o = std::make_shared<Options>();
   CLI::App* sub = app.add_subcommand("run", "Answer one prompt");
-  sub->add_option("prompt", o->prompt, "The prompt; - reads standard input");
+  sub->add_option("prompt", o->prompt, "The prompt, in quotes; - reads standard input");
   o->model.add_to(*sub);
   o->sampling.add_to(*sub);
   sub->add_option("--system", o->system, "System text");

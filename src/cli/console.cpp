@@ -13,28 +13,10 @@
 namespace gem::cli {
 namespace {
 
-std::atomic<bool> interrupted{false};
+std::atomic<bool> interrupt_noted{false};
 extern "C" void note_interrupt(int) {
-  interrupted = true;
+  interrupt_noted = true;
 }
-
-// While alive, Ctrl-C sets `interrupted` instead of ending the process.
-class InterruptGuard {
- public:
-  InterruptGuard() {
-    interrupted = false;
-    struct sigaction action {};
-    action.sa_handler = note_interrupt;
-    sigemptyset(&action.sa_mask);
-    ::sigaction(SIGINT, &action, &before_);
-  }
-  ~InterruptGuard() { ::sigaction(SIGINT, &before_, nullptr); }
-  InterruptGuard(const InterruptGuard&) = delete;
-  InterruptGuard& operator=(const InterruptGuard&) = delete;
-
- private:
-  struct sigaction before_ {};
-};
 
 // A bar on stderr for prompts that take more than a moment.
 class PromptBar {
@@ -120,6 +102,30 @@ class Printer {
 
 }  // namespace
 
+InterruptGuard::InterruptGuard() {
+  forget();
+  struct sigaction action {};
+  action.sa_handler = note_interrupt;  // without SA_RESTART: a read of the terminal returns
+  sigemptyset(&action.sa_mask);
+  ::sigaction(SIGINT, &action, &before_);
+}
+
+InterruptGuard::~InterruptGuard() {
+  ::sigaction(SIGINT, &before_, nullptr);
+}
+
+bool InterruptGuard::interrupted() {
+  return interrupt_noted;
+}
+
+void InterruptGuard::forget() {
+  interrupt_noted = false;
+}
+
+void note(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+}
+
 std::string speeds(const StreamTimes& t) {
   std::string text = fmt::format("prompt {} tokens", t.prompt_tokens);
   if (t.prompt_seconds > 0) text += fmt::format(", {:.1f} tokens/s", t.prompt_tokens / t.prompt_seconds);
@@ -164,12 +170,14 @@ Answer Console::generate(std::vector<std::int32_t> prompt, const ReplyOptions& o
   const InterruptGuard guard;
   const std::shared_ptr<Stream> stream = session_.engine().open(std::move(request), sink, std::move(state_));
   while (!stream->finished()) {
-    if (interrupted) stream->cancel();
+    // A reader that went away (gem run … | head) needs no more tokens.
+    if (InterruptGuard::interrupted() || std::ferror(stdout) != 0) stream->cancel();
     session_.engine().step();
   }
   bar.clear();
   printer.end();
   state_ = stream->take_state();
+  if (std::ferror(stdout) != 0) fail(ErrorCode::kFailed, "cannot write to standard output");
   if (sink.reason() == FinishReason::kFailed)
     fail(ErrorCode::kFailed, "the model's logits are not finite: the checkpoint may be damaged");
   const auto reply = std::span(stream->tokens()).subspan(prompt_tokens);

@@ -1,6 +1,7 @@
 // What `run` and `chat` share: asking the model and showing its reply as it comes.
 #pragma once
 
+#include <csignal>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,22 @@
 #include "text/chat_format.h"
 
 namespace gem::cli {
+
+// While alive, Ctrl-C is noted instead of ending the process. Guards may be nested; each starts with none
+// noted.
+class InterruptGuard {
+ public:
+  InterruptGuard();
+  ~InterruptGuard();
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+
+  static bool interrupted();
+  static void forget();
+
+ private:
+  struct sigaction before_ {};
+};
 
 struct ReplySettings {
   SamplingParams sampling;
@@ -45,6 +62,9 @@ class Console {
   Session& session_;
   KeptState state_;
 };
+
+// Writes to stderr; that it is closed or full is no reason to fail.
+void note(const std::string& text);
 
 // "12.3 tokens/s" lines for after a reply.
 std::string speeds(const StreamTimes& times);

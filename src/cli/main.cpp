@@ -48,7 +48,8 @@ int run_command(int argc, char** argv) {
   gem::cli::add_parse(app);
   gem::cli::add_synth(app);
   try {
-    if (argc > 1 && argv[1][0] != '-' && app.get_subcommand_no_throw(argv[1]) == nullptr)
+    const auto named = [&](const CLI::App* verb) { return verb->check_name(argv[1]); };
+    if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(named).empty())
       gem::fail(gem::ErrorCode::kUsage, "unknown verb {:?}; 'gem --help' lists the verbs", argv[1]);
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -12,6 +12,19 @@
 
 namespace gem::cli {
 
+namespace {
+
+// The whole of `text` as a number; std::invalid_argument when something follows it.
+template <typename Convert>
+auto whole(const std::string& text, const Convert& convert) {
+  std::size_t used = 0;
+  const auto value = convert(text, &used);
+  if (used != text.size()) throw std::invalid_argument(text);
+  return value;
+}
+
+}  // namespace
+
 void ModelOptions::add_to(CLI::App& app, bool positional) {
   app.add_option(positional ? "model,-m,--model" : "-m,--model", model,
                  "A GGUF file (default: the bundled demo model)");
@@ -76,7 +89,9 @@ SamplingParams SamplingOptions::over(SamplingParams p) const {
     const std::size_t colon = entry.find(':');
     try {
       if (colon == std::string::npos) throw std::invalid_argument(entry);
-      p.logit_bias.emplace_back(std::stoi(entry.substr(0, colon)), std::stof(entry.substr(colon + 1)));
+      p.logit_bias.emplace_back(
+          whole(entry.substr(0, colon), [](const auto& s, auto* used) { return std::stoi(s, used); }),
+          whole(entry.substr(colon + 1), [](const auto& s, auto* used) { return std::stof(s, used); }));
     } catch (const std::logic_error&) {
       fail(ErrorCode::kUsage, "--logit-bias {}: expected ID:BIAS", entry);
     }
@@ -113,7 +128,8 @@ std::unique_ptr<Session> open_session(const ModelOptions& options) {
 std::string read_file(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
   std::ifstream file(path, std::ios::binary);
-  if (!file) fail(ErrorCode::kBadFile, "cannot read {}", path);
+  std::error_code ignored;  // a folder opens, and fails only when it is read
+  if (!file || std::filesystem::is_directory(path, ignored)) fail(ErrorCode::kUsage, "cannot read {}", path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 

@@ -45,7 +45,7 @@ std::string bundled_model();
 // Opens a session, with a line of progress on a terminal.
 std::unique_ptr<Session> open_session(const ModelOptions& options);
 
-std::string read_file(const std::string& path);  // "-" reads standard input; Error(kBadFile)
+std::string read_file(const std::string& path);  // "-" reads standard input; Error(kUsage)
 std::string human_bytes(std::uint64_t bytes);    // "7.20 GB"
 
 }  // namespace gem::cli

@@ -38,7 +38,7 @@ Engine::Engine(const Model& model, Backend& backend, EngineOptions options)
   }
 }
 
-std::shared_ptr<Stream> Engine::open(GenerationRequest request, StreamSink& sink, KeptState state) {
+std::shared_ptr<Stream> Engine::open(GenerationRequest request, StreamSink& sink, KeptState&& state) {
   const auto prompt_tokens = static_cast<std::uint64_t>(request.prompt.size());
   if (prompt_tokens == 0) fail(ErrorCode::kUsage, "the prompt is empty");
   if (prompt_tokens >= options_.context) {
@@ -132,7 +132,14 @@ bool Engine::step() {
   }
 
   const double start = now();
-  const std::vector<SpanResult> results = run_round(backend_, model_.geometry().layers.size(), spans);
+  std::vector<SpanResult> results;
+  try {
+    results = run_round(backend_, model_.geometry().layers.size(), spans);
+  } catch (...) {
+    for (const auto& stream : streams_) finish(*stream, FinishReason::kFailed);
+    streams_.clear();
+    throw;
+  }
   const double seconds = now() - start;
   for (std::size_t i = 0; i < served.size(); ++i) {
     Stream& stream = *served[i];

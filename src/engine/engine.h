@@ -93,10 +93,11 @@ class Engine {
 
   // Starts a stream. `state` (optional) is resumed as far as its tokens agree with the prompt.
   // Error(kTooLarge) when the prompt does not fit the context, or when max_streams are open; Error(kUsage)
-  // for bad parameters. The sink must live until the stream has finished.
-  std::shared_ptr<Stream> open(GenerationRequest request, StreamSink& sink, KeptState state = {});
+  // for bad parameters; `state` is untouched then. The sink must live until the stream has finished.
+  std::shared_ptr<Stream> open(GenerationRequest request, StreamSink& sink, KeptState&& state = {});
 
-  // One round. False when no stream is left to serve.
+  // One round. False when no stream is left to serve. When the round itself throws (no memory), every stream
+  // has finished with kFailed and its sink is not called again.
   bool step();
   // Steps until `stream` has finished.
   void run(const Stream& stream);

@@ -57,7 +57,8 @@ MemoryPlan plan_memory(const Model& model, const Backend& backend, const MemoryO
   MemoryPlan plan;
   plan.context = options.context;
   plan.streams = options.streams;
-  plan.round_rows = std::max(options.chunk, options.streams);
+  // A full prompt chunk beside a row of every other stream.
+  plan.round_rows = options.chunk + options.streams - 1;
   for (const TensorView& tensor : model.checkpoint().tensors()) plan.weights += tensor.bytes.size();
   plan.kv_stream = KvPlan::make(g, options.context, options.chunk).bytes(backend.kv_element_bytes());
   plan.scratch = backend.scratch_bytes(plan.round_rows, options.streams);

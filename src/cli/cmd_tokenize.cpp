@@ -24,10 +24,12 @@ struct Options {
   std::string model;
   std::string tokenizer;  // a tokenizer.json, instead of a model
   bool jsonl = false;
-  bool bos = false;            // tokenize
-  bool parse_special = false;  // tokenize
-  bool skip_special = false;   // detokenize
-  std::vector<std::string> words;
+  bool bos = false;                         // tokenize
+  bool parse_special = false;               // tokenize
+  bool skip_special = false;                // detokenize
+  std::string text;                         // tokenize
+  const CLI::Option* text_given = nullptr;  // an empty text may be given too
+  std::vector<std::string> words;           // detokenize
 
   void add_to(CLI::App& app) {
     auto* from_model =
@@ -81,7 +83,7 @@ void tokenize(const Options& o) {
     });
     return;
   }
-  print_line(fmt::format("{}", fmt::join(ids_of(o.words.empty() ? all_of_stdin() : o.words.front()), " ")));
+  print_line(fmt::format("{}", fmt::join(ids_of(o.text_given->count() == 0 ? all_of_stdin() : o.text), " ")));
 }
 
 std::int32_t parse_id(std::string_view word) {
@@ -139,7 +141,9 @@ void add_tokenize(CLI::App& app) {
   verb->add_flag("--bos", options->bos, "Start with exactly one <bos>");
   verb->add_flag("--parse-special", options->parse_special,
                  "Control tokens spelt out in the text become control tokens (never for untrusted text)");
-  verb->add_option("text", options->words, "The text; without it, all of standard input")->expected(0, 1);
+  // One string and no list: CLI11 would cut a text "[a, b]" for a list into its elements.
+  options->text_given =
+      verb->add_option("text", options->text, "The text, in quotes; without it, all of standard input");
   verb->callback([options] { tokenize(*options); });
 }
 

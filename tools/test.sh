@@ -32,5 +32,5 @@ build_and_test release
 # Under the sanitizers: everything that reads files, requests or text, and the engine. The long equality tests of the laws
 # and the questions to the bundled model have run above, on the same code.
 build_and_test asan test_base test_formats test_text test_backend test_model test_engine -- -E 'NOT_BUILT|Laws|Oracle|ConcurrentEquals'
-build_and_test tsan test_base test_engine -- -R 'base.ThreadPool|engine.Engine'
+build_and_test tsan test_base test_engine -- -R 'base.ThreadPool|engine.EngineTest.(Concurrent|Ends)'
 build_and_test fuzz fuzzers

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 mkdir -p build
 
 declare -A packages=(
-  [build]="g++ cmake ninja-build make nlohmann-json3-dev libcli11-dev libfmt-dev"
+  [build]="g++ cmake ninja-build make nlohmann-json3-dev libcli11-dev libfmt-dev libspdlog-dev libboost1.81-dev"
   [test]="libgtest-dev clang libclang-rt-14-dev"
   [lint]="clang clang-format clang-tidy libgtest-dev git"
   [bench]="libbenchmark-dev"

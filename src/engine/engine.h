@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/sampler.h"
@@ -44,9 +45,10 @@ class StreamSink {
 struct GenerationRequest {
   std::vector<std::int32_t> prompt;
   SamplingParams sampling;
-  std::uint32_t max_tokens = 0;          // 0: until the context is full
-  std::vector<std::int32_t> end_tokens;  // end of generation
-  std::vector<std::int32_t> suppressed;  // never drawn
+  std::uint32_t max_tokens = 0;           // 0: until the context is full
+  std::vector<std::int32_t> end_tokens;   // end of generation
+  std::vector<std::int32_t> suppressed;   // never drawn
+  std::optional<std::uint32_t> logprobs;  // log probabilities of drawn tokens, and of that many alternatives
 };
 
 // A cache and the tokens whose keys and values it holds: what a later prompt may resume.

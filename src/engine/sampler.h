@@ -26,7 +26,8 @@ struct SamplingParams {
   double repetition_penalty =
       1.0;                        // divides positive, multiplies negative logits of tokens in prompt or reply
   double presence_penalty = 0.0;  // subtracted once from tokens in the reply
-  double frequency_penalty = 0.0;                          // subtracted once an occurrence in the reply
+  double frequency_penalty = 0.0;    // subtracted once an occurrence in the reply
+  std::uint32_t penalty_window = 0;  // penalties look at that many of the last tokens; 0: at all
   std::vector<std::pair<std::int32_t, float>> logit_bias;  // added; -infinity forbids
   std::uint64_t seed = 0;
 

@@ -13,7 +13,8 @@ echo "== layers"
 # Which layers a layer may include (docs/architecture.md).
 declare -A below=(
   [base]="base" [formats]="formats base" [backend]="backend base" [model]="model formats backend base"
-  [text]="text formats base" [engine]="engine model text backend formats base" [cli]="cli engine model text backend formats base"
+  [text]="text formats base" [engine]="engine model text backend formats base" 
+  [server]="server engine model text backend formats base" [cli]="cli server engine model text backend formats base"
 )
 for layer in "${!below[@]}"; do
   allowed=${below[$layer]// /|}

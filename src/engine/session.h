@@ -35,6 +35,7 @@ class Session {
   Backend& backend() { return *backend_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   Engine& engine() { return *engine_; }
+  const Engine& engine() const { return *engine_; }
   const MemoryPlan& memory() const { return memory_; }
 
   // general.sampling.* of the checkpoint, else temperature 1.0, top-k 64, top-p 0.95.

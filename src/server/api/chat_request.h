@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/sampler.h"
@@ -71,6 +72,15 @@ GenerationFields parse_generation_fields(const JsonValue& body, const RequestDef
                                          const Tokenizer& tokenizer);
 StreamFields parse_stream_fields(const JsonValue& body);
 
+// What every API refuses in messages and tools, at the place in `field` where the client wrote them: media,
+// more calls in a message than are matched with their results, tool names that a call could not carry.
+void check_messages(const std::vector<Message>& messages, std::string_view field = "messages");
+void check_tools(const std::vector<Tool>& tools, std::string_view field = "tools");
+// Whether a reasoning effort (none, minimal, low, …) means thinking. The model has one switch: all but none
+// turn it on, unless the request has `chosen` it elsewhere. Throws ApiError for other words.
+bool thinking_of_effort(std::string_view field, std::string_view effort,
+                        std::optional<bool> chosen = std::nullopt);
+
 struct PreparedChat {
   std::vector<GenerationJob> jobs;  // n of them
   std::uint32_t prompt_tokens = 0;
@@ -81,6 +91,11 @@ struct PreparedChat {
 PreparedChat prepare_chat(const ChatRequest& request, const Session& session);
 // The rendered prompt's ids alone, without the check (token counting).
 std::vector<std::int32_t> encode_chat(const ChatRequest& request, const Session& session);
+
+// The prompts of a completion: a text, token ids, a mix of both (one prompt), or an array of such (one prompt
+// each). Control tokens that a text spells are meant; a prompt that begins with text gets its <bos>, ids are
+// taken as they are. Throws ApiError.
+std::vector<std::vector<std::int32_t>> parse_prompts(const JsonValue& body, const Tokenizer& tokenizer);
 
 // Jobs of a prompt given as ids (completions).
 std::vector<GenerationJob> prepare_completion(std::vector<std::int32_t> prompt,

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "engine/session.h"
 #include "server/api/chat_request.h"
+#include "server/api/running_replies.h"
 #include "server/http/exchange.h"
 #include "server/service.h"
 
@@ -27,6 +29,8 @@ struct ApiContext {
   // Replaceable in tests; ids are prefix + 32 letters and digits, time is Unix seconds.
   std::function<std::string(const char* prefix)> new_id;
   std::function<std::int64_t()> now;
+  // Replies that set reasoning_control, by id; for chat_control.
+  std::shared_ptr<RunningReplies> running = std::make_shared<RunningReplies>();
 };
 
 // The endpoints that generate. Each parses, validates and submits before it returns: everything that can be

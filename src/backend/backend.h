@@ -56,6 +56,10 @@ class Backend {
 
   virtual std::unique_ptr<KvCache> new_cache(const KvPlan& plan) = 0;
   virtual std::uint32_t kv_element_bytes() const = 0;
+  // Whether a position gets the same bits in the cache as a row of a prompt and as a decode row. A backend
+  // that computes them differently (tiles against vectors) says no: only positions that were read as prompt
+  // are resumed then.
+  virtual bool decode_equals_prompt() const { return true; }
   // Bytes of activations and work space for rounds of at most `rows` rows and `logit_rows` logits.
   virtual std::uint64_t scratch_bytes(std::uint32_t rows, std::uint32_t logit_rows) const = 0;
 

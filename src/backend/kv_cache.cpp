@@ -1,6 +1,8 @@
 #include "backend/kv_cache.h"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 #include "base/error.h"
 
@@ -27,6 +29,90 @@ KvPlan KvPlan::make(const Geometry& geometry, std::uint32_t context, std::uint32
   return plan;
 }
 
+std::uint32_t KvPlan::ring() const {
+  for (const Layer& layer : layers) {
+    if (layer.slots < context) return layer.slots;
+  }
+  return 0;
+}
+
+std::uint32_t KvPlan::undo_positions() const {
+  const std::uint32_t slots = ring();
+  if (slots == 0) return 0;
+  // A row at the lowest length to come back to sees window - 1 earlier positions; no more can be lost than
+  // are written behind a full ring.
+  return std::min(window - 1 + kCheckpointMargin, context - slots);
+}
+
+std::uint64_t KvPlan::undo_elements() const {
+  std::uint64_t sum = 0;
+  for (const Layer& layer : layers) {
+    if (layer.slots < context) sum += std::uint64_t{undo_positions()} * 2 * layer.width;
+  }
+  return sum;
+}
+
+KvCache::KvCache(KvPlan plan) : plan_(std::move(plan)), ring_(plan_.ring()) {
+  for (const KvPlan::Layer& layer : plan_.layers) {
+    if (layer.slots < plan_.context && layer.slots != ring_)
+      fail(ErrorCode::kFailed, "rings of {} and {} slots in one cache", ring_, layer.slots);
+  }
+}
+
+// A row at position `length` sees itself and window - 1 positions before it.
+std::uint32_t KvCache::oldest_needed(std::uint32_t length) const {
+  return length + 1 > plan_.window ? length + 1 - plan_.window : 0;
+}
+
+// The writing of a position p >= written_ destroys position p - ring_; below written_ the slot held p itself,
+// from before a roll-back.
+void KvCache::prepare(std::uint32_t rows) noexcept {
+  const std::uint32_t end = length_ + rows;
+  if (end <= written_) return;
+  if (checkpoint_ && ring_ != 0 && end > ring_) {
+    const std::uint32_t from = std::max(oldest_held(), checkpoint_->saved_to);
+    const std::uint32_t to = std::min(end - ring_, checkpoint_->length);
+    try {
+      if (from < to) save_range(from, to);
+    } catch (...) {  // no memory: the reply goes on, its prompt's state cannot be resumed
+      drop_checkpoint();
+      undo_.clear();
+    }
+  }
+  written_ = end;  // also when the round fails: some of the rows may have been written
+}
+
+void KvCache::save_range(std::uint32_t from, std::uint32_t to) {
+  for (std::uint32_t position = from; position < to; ++position) {
+    std::byte* entry = undo_entry(position - checkpoint_->keep_from);
+    for (std::uint32_t layer = 0; layer < plan_.layers.size(); ++layer) {
+      if (plan_.layers[layer].slots != ring_) continue;
+      save_slot(layer, position % ring_, entry);
+      entry += slot_bytes(layer);
+    }
+    checkpoint_->saved_to = position + 1;
+  }
+}
+
+// Entry `index` of the log: the slots of one position, layer by layer. Block k holds 64 * 2^k entries, so
+// that short replies cost little and long ones few allocations.
+std::byte* KvCache::undo_entry(std::uint32_t index) {
+  constexpr std::uint32_t kFirst = 64;
+  std::size_t stride = 0;
+  for (std::uint32_t layer = 0; layer < plan_.layers.size(); ++layer) {
+    if (plan_.layers[layer].slots == ring_) stride += slot_bytes(layer);
+  }
+  const auto block = static_cast<std::uint32_t>(std::bit_width(index / kFirst + 1)) - 1;
+  const std::uint32_t before = kFirst * ((1u << block) - 1);  // entries of the blocks before
+  while (undo_.size() <= block) {
+    const std::size_t start = std::size_t{kFirst} * ((std::size_t{1} << undo_.size()) - 1);
+    const std::size_t entries =
+        std::min<std::size_t>(std::size_t{kFirst} << undo_.size(), plan_.undo_positions() - start);
+    undo_.push_back(new_undo_block(entries * stride));
+  }
+  return undo_[block].as<std::byte>() + (index - before) * stride;
+}
+
 void KvCache::advance(std::uint32_t rows) {
   if (rows > plan_.max_span || rows > plan_.context - length_) {
     fail(ErrorCode::kFailed, "{} rows at position {} do not fit a cache of {} positions and spans of {}",
@@ -38,24 +124,58 @@ void KvCache::advance(std::uint32_t rows) {
 
 bool KvCache::can_roll_back_to(std::uint32_t length) const {
   if (length > length_) return false;
-  if (length == 0) return true;
-  for (const KvPlan::Layer& layer : plan_.layers) {
-    if (layer.slots >= plan_.context) continue;  // one slot a position: nothing is ever overwritten
-    // The next row, at `length`, sees positions from length - window + 1; the ring holds those from written -
-    // slots.
-    const std::uint32_t oldest = written_ > layer.slots ? written_ - layer.slots : 0;
-    const std::uint32_t needed = length + 1 > plan_.window ? length + 1 - plan_.window : 0;
-    if (oldest > needed) return false;
-  }
-  return true;
+  if (length == 0 || ring_ == 0) return true;
+  const std::uint32_t needed = oldest_needed(length);
+  if (oldest_held() <= needed) return true;
+  return checkpoint_ && needed >= checkpoint_->keep_from &&
+         std::min(length, oldest_held()) <= checkpoint_->saved_to;
+}
+
+std::uint32_t KvCache::longest_roll_back(std::uint32_t limit) const {
+  limit = std::min(limit, length_);
+  if (can_roll_back_to(limit)) return limit;
+  // The positions right after a checkpoint are lost when the ring has come round; the checkpoint is not.
+  if (checkpoint_ && checkpoint_->length < limit && can_roll_back_to(checkpoint_->length))
+    return checkpoint_->length;
+  return 0;
 }
 
 void KvCache::roll_back_to(std::uint32_t length) {
   if (!can_roll_back_to(length)) {
     fail(ErrorCode::kFailed, "the cache at {} positions cannot be rolled back to {}", length_, length);
   }
+  if (length == 0) {
+    written_ = 0;
+    drop_checkpoint();
+  } else if (ring_ != 0 && oldest_held() > oldest_needed(length)) {
+    // As much of the log as the ring can hold below `length` goes back into its slots.
+    const std::uint32_t from = std::max(checkpoint_->keep_from, length > ring_ ? length - ring_ : 0);
+    for (std::uint32_t position = from; position < std::min(length, oldest_held()); ++position) {
+      const std::byte* entry = undo_entry(position - checkpoint_->keep_from);
+      for (std::uint32_t layer = 0; layer < plan_.layers.size(); ++layer) {
+        if (plan_.layers[layer].slots != ring_) continue;
+        load_slot(layer, position % ring_, entry);
+        entry += slot_bytes(layer);
+      }
+    }
+    written_ = from + ring_;
+    checkpoint_->saved_to = from;
+  }
   length_ = length;
-  if (length == 0) written_ = 0;
+  if (checkpoint_ && checkpoint_->length > length) drop_checkpoint();
+}
+
+void KvCache::set_checkpoint() {
+  // Lengths from here up can be reached now.
+  const std::uint32_t lowest = oldest_held() == 0 ? 0 : oldest_held() + plan_.window - 1;
+  const std::uint32_t before = length_ > KvPlan::kCheckpointMargin ? length_ - KvPlan::kCheckpointMargin : 0;
+  const std::uint32_t keep_from = oldest_needed(std::max(lowest, before));
+  checkpoint_ = Checkpoint{length_, keep_from, keep_from};
+}
+
+std::optional<std::uint32_t> KvCache::checkpoint() const {
+  if (!checkpoint_) return std::nullopt;
+  return checkpoint_->length;
 }
 
 }  // namespace gem

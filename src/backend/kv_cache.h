@@ -5,13 +5,21 @@
 // Rolling back is setting the length. A ring of window + S slots, S the largest span of rows written at once,
 // never loses a live key: a span at positions n .. n+S-1 overwrites positions below n - window only, so a
 // later query at n or above still finds the window's keys, whatever part of the span is rolled back.
+//
+// Rolling back further needs what the ring has overwritten since. A checkpoint remembers the length it was
+// set at (a request's end) and copies each slot that is needed to come back there into an undo log, just
+// before the slot is first overwritten. So a reply of any length can be undone, at the price of at most
+// KvPlan::undo_positions() slots a sliding layer, and of nothing while the ring has not come round.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "backend/geometry.h"
+#include "base/buffer.h"
 
 namespace gem {
 
@@ -27,14 +35,24 @@ struct KvPlan {
   std::vector<Layer> layers;
   std::uint64_t elements = 0;  // keys and values of all layers
 
+  // A checkpoint can be left backwards by that many positions: the next request often ends the last one's
+  // prompt a little earlier (the empty thought after the model's turn is not rendered again).
+  static constexpr std::uint32_t kCheckpointMargin = 32;
+
   // Error(kTooLarge) when a size overflows.
   static KvPlan make(const Geometry& geometry, std::uint32_t context, std::uint32_t max_span);
   std::uint64_t bytes(std::uint32_t element_bytes) const { return elements * element_bytes; }
+
+  // Slots of the sliding layers' rings (all alike); 0 when every layer has a slot for every position.
+  std::uint32_t ring() const;
+  // Most positions that the undo log of a checkpoint holds, and its elements over all sliding layers.
+  std::uint32_t undo_positions() const;
+  std::uint64_t undo_elements() const;
 };
 
 class KvCache {
  public:
-  explicit KvCache(KvPlan plan) : plan_(std::move(plan)) {}
+  explicit KvCache(KvPlan plan);
   virtual ~KvCache() = default;
   KvCache(const KvCache&) = delete;
   KvCache& operator=(const KvCache&) = delete;
@@ -42,23 +60,58 @@ class KvCache {
   const KvPlan& plan() const { return plan_; }
   std::uint32_t length() const { return length_; }  // positions held: 0 .. length - 1
 
-  // After a span's rows were written at positions length() .. length() + rows - 1.
+  // Before a span's rows are written at positions length() .. length() + rows - 1: saves what a checkpoint
+  // needs of the slots that they overwrite. When there is no memory for that the checkpoint is dropped.
+  void prepare(std::uint32_t rows) noexcept;
+  // After they were written.
   void advance(std::uint32_t rows);
 
-  // Whether every key that a row at position `length` or above needs is still there.
+  // Whether every key that a row at position `length` or above needs is still there, in the rings or the undo
+  // log.
   bool can_roll_back_to(std::uint32_t length) const;
-  // Forgets positions >= length. Error(kFailed) when can_roll_back_to says no.
+  // The greatest length up to `limit` that can be rolled back to.
+  std::uint32_t longest_roll_back(std::uint32_t limit) const;
+  // Forgets positions >= length. Error(kFailed) when can_roll_back_to says no. A checkpoint above `length`
+  // is dropped.
   void roll_back_to(std::uint32_t length);
+
+  // From now on length(), and what can be reached now of the kCheckpointMargin positions before it, can be
+  // rolled back to, whatever is written after it. Replaces an earlier checkpoint.
+  void set_checkpoint();
+  void drop_checkpoint() { checkpoint_.reset(); }
+  // The length of the checkpoint, while there is one.
+  std::optional<std::uint32_t> checkpoint() const;
 
   // Keys or values of one position, in f32 (tests, state comparison): [width of the layer].
   virtual std::vector<float> read_key(std::uint32_t layer, std::uint32_t position) const = 0;
   virtual std::vector<float> read_value(std::uint32_t layer, std::uint32_t position) const = 0;
 
+ protected:
+  // One slot's key and value rows as the backend stores them: `slot_bytes(layer)` bytes.
+  virtual std::size_t slot_bytes(std::uint32_t layer) const = 0;
+  virtual void save_slot(std::uint32_t layer, std::uint32_t slot, std::byte* out) const = 0;
+  virtual void load_slot(std::uint32_t layer, std::uint32_t slot, const std::byte* in) = 0;
+  // Memory of the undo log; a backend may want it pinned. Throws when there is none.
+  virtual Buffer new_undo_block(std::size_t bytes) { return Buffer(bytes); }
+
  private:
+  struct Checkpoint {
+    std::uint32_t length = 0;
+    std::uint32_t keep_from = 0;  // the oldest position that is needed to come back
+    std::uint32_t saved_to = 0;   // keep_from .. saved_to - 1 are in the log
+  };
+  std::uint32_t oldest_held() const { return written_ > ring_ ? written_ - ring_ : 0; }
+  std::uint32_t oldest_needed(std::uint32_t length) const;
+  void save_range(std::uint32_t from, std::uint32_t to);
+  std::byte* undo_entry(std::uint32_t index);
+
   KvPlan plan_;
+  std::uint32_t ring_ = 0;
   std::uint32_t length_ = 0;
-  std::uint32_t written_ =
-      0;  // one past the highest position ever written since it was below: what rings may hold
+  // One past the highest position that a ring may hold: a slot holds position written_ - ring_ or above.
+  std::uint32_t written_ = 0;
+  std::optional<Checkpoint> checkpoint_;
+  std::vector<Buffer> undo_;  // blocks of 64, 128, 256, … entries; kept from one checkpoint to the next
 };
 
 }  // namespace gem

@@ -158,7 +158,7 @@ Answer Console::generate(std::vector<std::int32_t> prompt, const ReplyOptions& o
   PromptBar bar(progress);
   Printer printer(settings.show_thoughts, ::isatty(STDOUT_FILENO) != 0);
   ReplyStream sink(
-      session_.tokenizer(), options, settings.stops,
+      session_.tokenizer(), {.reply = options, .stops = settings.stops},
       [&](const ReplyEvent& event) {
         bar.clear();
         if (settings.print) printer.print(event);

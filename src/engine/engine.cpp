@@ -27,6 +27,7 @@ KeptState Stream::take_state() {
   KeptState state;
   if (cache_ == nullptr) return state;
   state.tokens.assign(tokens_.begin(), tokens_.begin() + cache_->length());
+  state.prompt_rows = std::min(cache_->length(), static_cast<std::uint32_t>(request_.prompt.size()));
   state.cache = std::move(cache_);
   return state;
 }
@@ -38,33 +39,48 @@ Engine::Engine(const Model& model, Backend& backend, EngineOptions options)
   }
 }
 
-std::shared_ptr<Stream> Engine::open(GenerationRequest request, StreamSink& sink, KeptState&& state) {
-  const auto prompt_tokens = static_cast<std::uint64_t>(request.prompt.size());
+KvPlan Engine::cache_plan() const {
+  return KvPlan::make(model_.geometry(), options_.context, options_.chunk);
+}
+
+void Engine::check(const GenerationRequest& request) const {
+  const std::size_t prompt_tokens = request.prompt.size();
   if (prompt_tokens == 0) fail(ErrorCode::kUsage, "the prompt is empty");
   if (prompt_tokens >= options_.context) {
     fail(ErrorCode::kTooLarge, "the prompt has {} tokens, the context holds {} including the reply",
          prompt_tokens, options_.context);
   }
+  const std::uint32_t vocab = model_.geometry().vocab;
+  request.sampling.validate(vocab);
+  if (request.logprobs && *request.logprobs > vocab)
+    fail(ErrorCode::kUsage, "logprobs is {}, expected 0 to {}", *request.logprobs, vocab);
+  for (const std::int32_t token : request.prompt) {
+    if (token < 0 || static_cast<std::uint32_t>(token) >= vocab)
+      fail(ErrorCode::kUsage, "the prompt holds token {}, expected 0 to {}", token, vocab - 1);
+  }
+}
+
+std::uint32_t Engine::resumable(const KeptState& state, std::span<const std::int32_t> prompt) const {
+  if (state.cache == nullptr || prompt.empty()) return 0;
+  const KvPlan& plan = state.cache->plan();
+  if (plan.context != options_.context || plan.max_span != options_.chunk) return 0;
+  std::size_t most = std::min(state.tokens.size(), prompt.size() - 1);
+  // A reply comes back as prompt; where that gives other bits it is read again.
+  if (!backend_.decode_equals_prompt()) most = std::min<std::size_t>(most, state.prompt_rows);
+  const auto differ = std::mismatch(state.tokens.begin(),
+                                    state.tokens.begin() + static_cast<std::ptrdiff_t>(most), prompt.begin());
+  return state.cache->longest_roll_back(static_cast<std::uint32_t>(differ.first - state.tokens.begin()));
+}
+
+std::shared_ptr<Stream> Engine::open(GenerationRequest request, StreamSink& sink, KeptState&& state) {
+  check(request);
   if (streams_.size() >= options_.max_streams)
     fail(ErrorCode::kTooLarge, "all {} streams are in use", options_.max_streams);
-  request.sampling.validate(model_.geometry().vocab);
-  for (const std::int32_t token : request.prompt) {
-    if (token < 0 || static_cast<std::uint32_t>(token) >= model_.geometry().vocab) {
-      fail(ErrorCode::kUsage, "the prompt holds token {}, expected 0 to {}", token,
-           model_.geometry().vocab - 1);
-    }
-  }
-  const KvPlan plan = KvPlan::make(model_.geometry(), options_.context, options_.chunk);
+  const KvPlan plan = cache_plan();
   std::unique_ptr<KvCache> cache;
   if (state.cache != nullptr && state.cache->plan().context == plan.context &&
       state.cache->plan().max_span == plan.max_span) {
-    // The last prompt token is evaluated in any case: its logits are wanted.
-    const std::size_t most = std::min(state.tokens.size(), request.prompt.size() - 1);
-    const auto differ =
-        std::mismatch(state.tokens.begin(), state.tokens.begin() + static_cast<std::ptrdiff_t>(most),
-                      request.prompt.begin());
-    const auto common = static_cast<std::uint32_t>(differ.first - state.tokens.begin());
-    state.cache->roll_back_to(state.cache->can_roll_back_to(common) ? common : 0);
+    state.cache->roll_back_to(resumable(state, request.prompt));
     cache = std::move(state.cache);
   } else {
     cache = backend_.new_cache(plan);
@@ -75,6 +91,11 @@ std::shared_ptr<Stream> Engine::open(GenerationRequest request, StreamSink& sink
   return stream;
 }
 
+void Engine::cancel(Stream& stream) {
+  finish(stream, FinishReason::kCancelled);
+  std::erase_if(streams_, [&](const auto& s) { return s.get() == &stream; });
+}
+
 void Engine::finish(Stream& stream, FinishReason reason) {
   if (stream.finished_) return;
   stream.finished_ = true;
@@ -82,15 +103,28 @@ void Engine::finish(Stream& stream, FinishReason reason) {
 }
 
 void Engine::sample(Stream& stream, std::span<const float> logits) {
-  const std::optional<std::int32_t> token = stream.sampler_.draw(logits, stream.tokens_.size());
-  if (!token) return finish(stream, FinishReason::kFailed);
-  stream.tokens_.push_back(*token);
-  stream.sampler_.see_reply(*token);
+  DrawnToken drawn;
+  if (const std::optional<std::int32_t> forced = stream.sink_->forced_token()) {
+    drawn.token = *forced;
+    drawn.forced = true;
+  } else {
+    const std::optional<std::int32_t> token = stream.sampler_.draw(logits, stream.tokens_.size());
+    if (!token) return finish(stream, FinishReason::kFailed);
+    drawn.token = *token;
+  }
+  Logprobs logprobs;
+  if (stream.request_.logprobs) {
+    logprobs = log_probabilities(logits, drawn.token, *stream.request_.logprobs);
+    drawn.logprob = logprobs.token;
+    drawn.top = logprobs.top;
+  }
+  stream.tokens_.push_back(drawn.token);
+  stream.sampler_.see_reply(drawn.token);
   ++stream.generated_;
   ++stream.times_.reply_tokens;
-  const bool go_on = stream.sink_->on_token(*token);
+  const bool go_on = stream.sink_->on_token(drawn);
   const std::vector<std::int32_t>& ends = stream.request_.end_tokens;
-  if (!go_on || std::find(ends.begin(), ends.end(), *token) != ends.end()) {
+  if (!go_on || std::find(ends.begin(), ends.end(), drawn.token) != ends.end()) {
     finish(stream, FinishReason::kStop);
   } else if (stream.request_.max_tokens != 0 && stream.generated_ >= stream.request_.max_tokens) {
     finish(stream, FinishReason::kLength);
@@ -141,6 +175,8 @@ bool Engine::step() {
     throw;
   }
   const double seconds = now() - start;
+  last_round_ = {0, static_cast<std::uint32_t>(served.size()), seconds};
+  for (const Span& span : spans) last_round_.rows += static_cast<std::uint32_t>(span.tokens.size());
   for (std::size_t i = 0; i < served.size(); ++i) {
     Stream& stream = *served[i];
     const auto rows = static_cast<std::uint32_t>(spans[i].tokens.size());
@@ -152,6 +188,8 @@ bool Engine::step() {
       stream.sink_->on_prompt(stream.cache_->length(),
                               static_cast<std::uint32_t>(stream.request_.prompt.size()));
     }
+    // The prompt is read: the next request may want to come back here.
+    if (!decoding[i] && results[i].logits > 0 && options_.checkpoints) stream.cache_->set_checkpoint();
     if (results[i].logits > 0) sample(stream, backend_.logits(results[i].first_logits));
   }
   std::erase_if(streams_, [](const auto& s) { return s->finished_; });

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "engine/sampler.h"
@@ -30,6 +31,19 @@ struct EngineOptions {
   std::uint32_t context = 4096;  // positions of one stream
   std::uint32_t chunk = 256;     // prompt rows in one round
   std::uint32_t max_streams = 1;
+  // Replies longer than the rings' slack can be undone (KvCache::set_checkpoint); takes
+  // MemoryPlan::kv_undo more for each stream.
+  bool checkpoints = true;
+};
+
+// One token of a reply.
+struct DrawnToken {
+  std::int32_t token = 0;
+  bool forced = false;  // placed by StreamSink::forced_token instead of drawn
+  // GenerationRequest::logprobs: natural, of the softmax of the raw logits at temperature 1 (before bias,
+  // penalties and filters).
+  double logprob = 0;
+  std::span<const TokenLogprob> top;  // the most probable tokens, best first
 };
 
 // Told what happens to a stream, from within Engine::step. Must not throw.
@@ -37,8 +51,10 @@ class StreamSink {
  public:
   virtual ~StreamSink() = default;
   virtual void on_prompt(std::uint32_t done, std::uint32_t total) = 0;
+  // Asked before every draw: a token to place instead, wherever the model would have gone.
+  virtual std::optional<std::int32_t> forced_token() { return std::nullopt; }
   // A drawn token, end tokens included. False ends the stream (kStop).
-  virtual bool on_token(std::int32_t token) = 0;
+  virtual bool on_token(const DrawnToken& drawn) = 0;
   virtual void on_finish(FinishReason reason) = 0;
 };
 
@@ -55,6 +71,7 @@ struct GenerationRequest {
 struct KeptState {
   std::unique_ptr<KvCache> cache;
   std::vector<std::int32_t> tokens;
+  std::uint32_t prompt_rows = 0;  // positions below were read as prompt, those above are decode rows
 };
 
 struct StreamTimes {
@@ -68,7 +85,9 @@ struct StreamTimes {
 class Stream {
  public:
   bool finished() const { return finished_; }
-  void cancel() { cancelled_ = true; }  // takes effect at the next step
+  void cancel() { cancelled_ = true; }  // takes effect at the next step, before its round
+  // Positions of the cache that are filled; the prompt is read up to there.
+  std::uint32_t position() const { return cache_ == nullptr ? 0 : cache_->length(); }
   const StreamTimes& times() const { return times_; }
   const std::vector<std::int32_t>& tokens() const { return tokens_; }  // prompt and reply
   // The state after a finished stream, for Engine::open. Empty when it was taken before.
@@ -88,12 +107,27 @@ class Stream {
   bool cancelled_ = false;
 };
 
+// What the last round did.
+struct RoundInfo {
+  std::uint32_t rows = 0;
+  std::uint32_t streams = 0;
+  double seconds = 0;
+};
+
 class Engine {
  public:
   // Model and backend must outlive the engine.
   Engine(const Model& model, Backend& backend, EngineOptions options);
 
-  // Starts a stream. `state` (optional) is resumed as far as its tokens agree with the prompt.
+  // Throws what open() would throw for this request, whatever else is open: Error(kTooLarge) when the prompt
+  // does not fit the context, Error(kUsage) for bad parameters. May be called from any thread.
+  void check(const GenerationRequest& request) const;
+
+  // The longest prefix of `prompt` that a stream takes from `state` such that all that follows is, bit for
+  // bit, what it would be without. At least one prompt token is left: its logits are wanted.
+  std::uint32_t resumable(const KeptState& state, std::span<const std::int32_t> prompt) const;
+
+  // Starts a stream. `state` (optional) is resumed as far as resumable() says;
   // Error(kTooLarge) when the prompt does not fit the context, or when max_streams are open; Error(kUsage)
   // for bad parameters; `state` is untouched then. The sink must live until the stream has finished.
   std::shared_ptr<Stream> open(GenerationRequest request, StreamSink& sink, KeptState&& state = {});
@@ -104,16 +138,22 @@ class Engine {
   // Steps until `stream` has finished.
   void run(const Stream& stream);
 
+  // Ends a stream now, between two steps (kCancelled).
+  void cancel(Stream& stream);
+
   const EngineOptions& options() const { return options_; }
+  const RoundInfo& last_round() const { return last_round_; }
 
  private:
   void finish(Stream& stream, FinishReason reason);
   void sample(Stream& stream, std::span<const float> logits);
+  KvPlan cache_plan() const;
 
   const Model& model_;
   Backend& backend_;
   EngineOptions options_;
   std::vector<std::shared_ptr<Stream>> streams_;  // open ones, oldest first
+  RoundInfo last_round_;
 };
 
 }  // namespace gem

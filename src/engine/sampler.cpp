@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "base/error.h"
 
@@ -34,12 +35,35 @@ void SamplingParams::validate(std::uint32_t vocab) const {
   check(between(repetition_penalty, 0.01, 100), "repetition_penalty", repetition_penalty, "0.01 to 100");
   check(between(presence_penalty, -100, 100), "presence_penalty", presence_penalty, "-100 to 100");
   check(between(frequency_penalty, -100, 100), "frequency_penalty", frequency_penalty, "-100 to 100");
+  check(penalty_window <= 1u << 24, "penalty_window", penalty_window, "0 to 16777216");
   for (const auto& [token, bias] : logit_bias) {
     if (token < 0 || static_cast<std::uint32_t>(token) >= vocab) {
       fail(ErrorCode::kUsage, "logit_bias names token {}, expected 0 to {}", token, vocab - 1);
     }
     if (std::isnan(bias)) fail(ErrorCode::kUsage, "logit_bias of token {} is not a number", token);
   }
+}
+
+Logprobs log_probabilities(std::span<const float> logits, std::int32_t token, std::uint32_t top) {
+  const double peak = static_cast<double>(*std::max_element(logits.begin(), logits.end()));
+  double sum = 0;
+  for (const float x : logits) sum += std::exp(static_cast<double>(x) - peak);
+  const double normaliser = peak + std::log(sum);
+  const auto logprob = [&](std::int32_t t) {
+    return static_cast<double>(logits[static_cast<std::size_t>(t)]) - normaliser;
+  };
+  Logprobs result;
+  result.token = logprob(token);
+  if (std::isnan(normaliser)) return result;  // no order among them
+  std::vector<std::int32_t> ids(top == 0 ? 0 : logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto end = ids.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(top, ids.size()));
+  std::partial_sort(ids.begin(), end, ids.end(), [&](std::int32_t a, std::int32_t b) {
+    const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
+    return x != y ? x > y : a < b;
+  });
+  for (auto id = ids.begin(); id != end; ++id) result.top.push_back({*id, logprob(*id)});
+  return result;
 }
 
 double gumbel(std::uint64_t seed, std::uint64_t position, std::int32_t token) {
@@ -55,12 +79,34 @@ double gumbel(std::uint64_t seed, std::uint64_t position, std::int32_t token) {
 Sampler::Sampler(SamplingParams params, std::span<const std::int32_t> suppressed)
     : params_(std::move(params)), suppressed_(suppressed.begin(), suppressed.end()) {}
 
+bool Sampler::penalises() const {
+  return params_.repetition_penalty != 1.0 || params_.presence_penalty != 0.0 ||
+         params_.frequency_penalty != 0.0;
+}
+
+// Counts a token of the window and forgets the one that leaves it.
+void Sampler::look_at(std::int32_t token) {
+  window_.push_back(token);
+  ++seen_[token].reply;
+  if (window_.size() <= params_.penalty_window) return;
+  const auto leaving = seen_.find(window_.front());
+  if (--leaving->second.reply == 0) seen_.erase(leaving);
+  window_.pop_front();
+}
+
 void Sampler::see_prompt(std::span<const std::int32_t> tokens) {
-  if (params_.repetition_penalty == 1.0) return;
-  for (const std::int32_t token : tokens) ++seen_[token].prompt;
+  if (!penalises()) return;
+  if (params_.penalty_window != 0) {
+    for (const std::int32_t token : tokens.last(std::min<std::size_t>(tokens.size(), params_.penalty_window)))
+      look_at(token);
+  } else if (params_.repetition_penalty != 1.0) {
+    for (const std::int32_t token : tokens) ++seen_[token].prompt;
+  }
 }
 
 void Sampler::see_reply(std::int32_t token) {
+  if (!penalises()) return;
+  if (params_.penalty_window != 0) return look_at(token);
   ++seen_[token].reply;
 }
 

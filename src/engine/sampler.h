@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -26,14 +27,29 @@ struct SamplingParams {
   double repetition_penalty =
       1.0;                        // divides positive, multiplies negative logits of tokens in prompt or reply
   double presence_penalty = 0.0;  // subtracted once from tokens in the reply
-  double frequency_penalty = 0.0;    // subtracted once an occurrence in the reply
-  std::uint32_t penalty_window = 0;  // penalties look at that many of the last tokens; 0: at all
+  double frequency_penalty = 0.0;  // subtracted once an occurrence in the reply
+  // 0: penalties look at all tokens, those of the prompt for repetition_penalty only. Else all three look
+  // alike at that many of the last tokens of prompt and reply (llama's repeat_last_n).
+  std::uint32_t penalty_window = 0;
   std::vector<std::pair<std::int32_t, float>> logit_bias;  // added; -infinity forbids
   std::uint64_t seed = 0;
 
   // Error(kUsage) naming the field that is out of range.
   void validate(std::uint32_t vocab) const;
 };
+
+struct TokenLogprob {
+  std::int32_t token = 0;
+  double logprob = 0;  // natural
+};
+
+struct Logprobs {
+  double token = 0;               // of the token that was asked for
+  std::vector<TokenLogprob> top;  // the most probable ones, best first, the lower id first among equals
+};
+
+// Log probabilities of the softmax of raw logits ([vocab]) at temperature 1, summed in f64.
+Logprobs log_probabilities(std::span<const float> logits, std::int32_t token, std::uint32_t top);
 
 // Uniform noise of a key, as a standard Gumbel variable.
 double gumbel(std::uint64_t seed, std::uint64_t position, std::int32_t token);
@@ -58,6 +74,8 @@ class Sampler {
     float logit;
     std::int32_t token;
   };
+  bool penalises() const;
+  void look_at(std::int32_t token);
   struct Seen {
     std::uint32_t prompt = 0;
     std::uint32_t reply = 0;
@@ -70,6 +88,7 @@ class Sampler {
   SamplingParams params_;
   std::vector<std::int32_t> suppressed_;
   std::unordered_map<std::int32_t, Seen> seen_;
+  std::deque<std::int32_t> window_;    // penalty_window: what seen_ counts (as reply), oldest first
   std::vector<float> adjusted_;        // logits after bias and penalties
   std::vector<Candidate> candidates_;  // best first
 };

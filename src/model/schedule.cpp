@@ -68,6 +68,7 @@ std::vector<SpanResult> run_round(Backend& backend, std::size_t layers, std::spa
     run();
     if (observer) observer(which, layer, true);
   };
+  for (const Span& span : spans) span.cache->prepare(static_cast<std::uint32_t>(span.tokens.size()));
   backend.begin({row_spans, tokens, embeddings, final_rows, logit_rows});
   stage(Stage::kEmbed, 0, [&] { backend.embed(); });
   for (std::uint32_t l = 0; l < layers; ++l) {

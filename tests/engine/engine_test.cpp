@@ -17,8 +17,8 @@ class Collector : public StreamSink {
     EXPECT_GT(done, prompt_done);
     prompt_done = done;
   }
-  bool on_token(std::int32_t token) override {
-    tokens.push_back(token);
+  bool on_token(const DrawnToken& drawn) override {
+    tokens.push_back(drawn.token);
     return tokens.size() != stop_after;
   }
   void on_finish(FinishReason r) override {

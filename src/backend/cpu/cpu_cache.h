@@ -1,6 +1,7 @@
 // One stream's keys and values in f32, [slots, kv_heads * head_dim] a layer.
 #pragma once
 
+#include <cstring>
 #include <vector>
 
 #include "backend/kv_cache.h"
@@ -30,7 +31,19 @@ class CpuCache final : public KvCache {
     return read(values_, layer, position);
   }
 
+ protected:
+  std::size_t slot_bytes(std::uint32_t layer) const override { return 2 * row_bytes(layer); }
+  void save_slot(std::uint32_t layer, std::uint32_t slot, std::byte* out) const override {
+    std::memcpy(out, keys_[layer].as<float>() + offset(layer, slot), row_bytes(layer));
+    std::memcpy(out + row_bytes(layer), values_[layer].as<float>() + offset(layer, slot), row_bytes(layer));
+  }
+  void load_slot(std::uint32_t layer, std::uint32_t slot, const std::byte* in) override {
+    std::memcpy(key(layer, slot), in, row_bytes(layer));
+    std::memcpy(value(layer, slot), in + row_bytes(layer), row_bytes(layer));
+  }
+
  private:
+  std::size_t row_bytes(std::size_t layer) const { return plan().layers[layer].width * sizeof(float); }
   std::size_t offset(std::size_t layer, std::uint32_t slot) const {
     return std::size_t{slot} * plan().layers[layer].width;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "base/error.h"
@@ -36,7 +37,19 @@ class OracleCache final : public KvCache {
     return {row, row + plan().layers[layer].width};
   }
 
+ protected:
+  std::size_t slot_bytes(std::uint32_t layer) const override { return 2 * row_bytes(layer); }
+  void save_slot(std::uint32_t layer, std::uint32_t slot, std::byte* out) const override {
+    std::memcpy(out, keys_[layer].data() + offset(layer, slot), row_bytes(layer));
+    std::memcpy(out + row_bytes(layer), values_[layer].data() + offset(layer, slot), row_bytes(layer));
+  }
+  void load_slot(std::uint32_t layer, std::uint32_t slot, const std::byte* in) override {
+    std::memcpy(key(layer, slot), in, row_bytes(layer));
+    std::memcpy(value(layer, slot), in + row_bytes(layer), row_bytes(layer));
+  }
+
  private:
+  std::size_t row_bytes(std::size_t layer) const { return plan().layers[layer].width * sizeof(double); }
   std::size_t offset(std::size_t layer, std::uint32_t position) const {
     const KvPlan::Layer& l = plan().layers[layer];
     return std::size_t{position % l.slots} * l.width;

@@ -34,6 +34,33 @@ std::string_view literal(std::string_view word) {
   return {};
 }
 
+// The number that a text spells; empty if it is none. JSON's numbers, and those with a leading plus.
+std::string_view number_in(std::string_view text, bool integer) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  if (!is_json_number(text)) return {};
+  return integer && text.find_first_of(".eE") != std::string_view::npos ? std::string_view{} : text;
+}
+
+// true or false, however capitals are used; empty if it is neither.
+std::string_view boolean_in(std::string_view text) {
+  const auto is = [text](std::string_view word) {
+    return std::equal(text.begin(), text.end(), word.begin(), word.end(),
+                      [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; });
+  };
+  return is("true") ? "true" : is("false") ? "false" : "";
+}
+
+// Longer texts are no numbers, booleans or nulls that anybody meant.
+constexpr std::size_t kLongestScalar = 512;
+constexpr std::size_t kMostDiagnostics = 16;
+
+constexpr std::uint8_t kScalars =
+    ArgumentType::kNumber | ArgumentType::kInteger | ArgumentType::kBoolean | ArgumentType::kNull;
+
+std::uint8_t set_of_bracket(char bracket) {
+  return bracket == '{' ? ArgumentType::kObject : ArgumentType::kArray;
+}
+
 bool is_hex(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
@@ -41,15 +68,23 @@ bool is_hex(char c) {
 }  // namespace
 
 void CallArguments::text(std::string_view utf8) {
-  while (!utf8.empty() && state_ != State::kDone) {
+  read(utf8);
+}
+
+// Returns how many bytes were read: all, or those up to the closing bracket.
+std::size_t CallArguments::read(std::string_view utf8) {
+  std::size_t at = 0;
+  while (at < utf8.size() && state_ != State::kDone) {
+    const std::string_view rest = utf8.substr(at);
     if (state_ == State::kString || state_ == State::kQuotedKey) {
-      utf8.remove_prefix(string_text(utf8));
+      at += string_text(rest);
       continue;
     }
-    const Utf8Char c = utf8_next(utf8, 0);
-    character(utf8.substr(0, c.bytes), is_python_space(c.code));
-    utf8.remove_prefix(c.bytes);
+    const Utf8Char c = utf8_next(rest, 0);
+    character(rest.substr(0, c.bytes), is_python_space(c.code));
+    at += c.bytes;
   }
+  return at;
 }
 
 void CallArguments::quote() {
@@ -77,10 +112,16 @@ void CallArguments::quote() {
       return;
     case State::kAfterValue:
       // A doubled closing quote; in an array rather the next string after a missing comma.
+      clean_ = false;
       if (in_array()) begin_string(Quote::kToken);
       return;
     case State::kSkipped:
       return skipped_quote(Quote::kToken);
+    case State::kCaptured:
+      captured_marks_ = true;
+      inner_->quote();
+      bare_ += kQuoteSpelling;
+      return;
     case State::kAfterKey:
     case State::kDone:
       return;
@@ -88,6 +129,11 @@ void CallArguments::quote() {
 }
 
 void CallArguments::foreign(std::string_view spelling) {
+  if (state_ == State::kCaptured) {
+    captured_marks_ = true;
+    inner_->foreign(spelling);
+    bare_ += spelling;
+  }
   if (state_ != State::kString && state_ != State::kQuotedKey) return;
   end_escape();
   append_string(spelling);
@@ -104,6 +150,10 @@ void CallArguments::end() {
     case State::kString:
       end_string();
       break;
+    case State::kCaptured:
+      end_capture();
+      end_bare();
+      break;
     case State::kQuotedKey:
     case State::kAfterKey:
     case State::kValue:
@@ -112,6 +162,7 @@ void CallArguments::end() {
     case State::kDone:
       break;
   }
+  if (!stack_.empty()) clean_ = false;
   for (; !stack_.empty(); stack_.pop_back()) out_ += stack_.back() == '{' ? '}' : ']';
   state_ = State::kDone;
 }
@@ -121,11 +172,15 @@ void CallArguments::character(std::string_view c, bool blank) {
     case State::kKey:
       return key_character(c, blank);
     case State::kAfterKey:
-      if (c == ":" || c == "=") state_ = State::kValue;
-      if (c == "," || c == "}" || c == "]") {
+      if (c == ":" || c == "=") {
+        state_ = State::kValue;
+      } else if (c == "," || c == "}" || c == "]") {
         key_.clear();  // no value
+        diagnose("a key without a value was dropped");
         state_ = State::kAfterValue;
         after_value(c, blank);
+      } else if (!blank) {
+        clean_ = false;
       }
       return;
     case State::kValue:
@@ -141,6 +196,8 @@ void CallArguments::character(std::string_view c, bool blank) {
       return after_value(c, blank);
     case State::kSkipped:
       return skipped_character(c.front());
+    case State::kCaptured:
+      return captured(c);
     case State::kString:
     case State::kQuotedKey:
     case State::kDone:
@@ -149,7 +206,8 @@ void CallArguments::character(std::string_view c, bool blank) {
 }
 
 void CallArguments::key_character(std::string_view c, bool blank) {
-  if (c == ":") {
+  const bool assigns = c == "=" && types_.back() != nullptr && types_.back()->declares(python_strip(key_));
+  if (c == ":" || assigns) {  // '=' after a name that is declared is meant as ':'
     key_ = python_strip(key_);
     state_ = State::kValue;
   } else if (c == "," || c == "}" || c == "]") {
@@ -187,6 +245,8 @@ void CallArguments::drop_key() {
       bare_ = value;
       end_bare();
     }
+  } else if (!key_.empty()) {
+    diagnose("a key without a value was dropped");
   }
   key_.clear();
 }
@@ -199,6 +259,7 @@ void CallArguments::value_character(std::string_view c, bool blank) {
     if (!in_array()) {  // a key with ':' and nothing after it
       begin_value();
       out_ += "null";
+      clean_ = false;
     }
     state_ = State::kAfterValue;
     return after_value(c, blank);
@@ -212,6 +273,7 @@ void CallArguments::after_value(std::string_view c, bool blank) {
   if (blank) return;
   if (c == ",") return next_member();
   if (c == "}" || c == "]") return end_containers(c.front());
+  clean_ = false;
   next_member();  // a missing comma: nothing that follows is lost
   character(c, blank);
 }
@@ -259,7 +321,7 @@ std::size_t CallArguments::string_text(std::string_view text) {
   if (stop > 0) append_string(text.substr(0, stop));
   if (stop == text.size()) return stop;
   if (text[stop] == '\\') {
-    escape_ = "\\";
+    escape_.assign(1, '\\');
   } else {
     end_string();
   }
@@ -308,6 +370,8 @@ void CallArguments::append_string(std::string_view text) {
   const auto append = [this](std::string_view part) {
     if (state_ == State::kQuotedKey) {
       key_ += part;
+    } else if (holding_) {
+      append_held(part);
     } else {
       append_json_escaped(out_, part);
     }
@@ -321,8 +385,11 @@ void CallArguments::append_string(std::string_view text) {
 
 // Writes what stands before a value: the comma, and in an object the key.
 void CallArguments::begin_value() {
+  const ArgumentType* outer = types_.back();
+  value_type_ = outer == nullptr ? nullptr : in_array() ? outer->item() : outer->property(key_);
   if (!std::exchange(first_, false)) out_ += ',';
   if (in_array()) return;
+  value_key_ = key_;
   out_ += '"';
   append_json_escaped(out_, key_);
   out_ += "\":";
@@ -331,7 +398,8 @@ void CallArguments::begin_value() {
 
 void CallArguments::begin_string(Quote quote) {
   begin_value();
-  out_ += '"';
+  holding_ = !value_takes(ArgumentType::kString);
+  if (!holding_) out_ += '"';
   quote_ = quote;
   state_ = State::kString;
 }
@@ -344,14 +412,102 @@ void CallArguments::end_string() {
     key_ = std::string(python_strip(key_));
     state_ = State::kAfterKey;
   } else {
-    out_ += '"';
+    if (std::exchange(holding_, false)) {
+      out_ += typed_json(held_, true);
+      held_.clear();
+    } else {
+      out_ += '"';
+    }
     state_ = State::kAfterValue;
   }
 }
 
+// A string that its schema may make something else waits, as long as it may.
+void CallArguments::append_held(std::string_view text) {
+  held_ += text;
+  if (may_be_retyped(held_)) return;
+  holding_ = false;
+  diagnose("does not fit its declared type");
+  out_ += '"';
+  append_json_escaped(out_, held_);
+  held_.clear();
+}
+
+// Never true again for a text that has grown once it is false: what a string becomes does not depend on how
+// it was cut.
+bool CallArguments::may_be_retyped(std::string_view text) const {
+  const std::string_view begun = python_lstrip(text);
+  const bool container = !in_text_ && !begun.empty() && (begun.front() == '{' || begun.front() == '[') &&
+                         value_takes(set_of_bracket(begun.front()));
+  return container || (value_takes(kScalars) && text.size() <= kLongestScalar) || begun.empty();
+}
+
+// The JSON of a bare value, or of a string where text is not declared.
+std::string CallArguments::typed_json(std::string_view text, bool quoted) {
+  const std::string_view value = python_strip(text);
+  const std::string_view word = literal(value);
+  const bool text_declared = value_type_ != nullptr && value_takes(ArgumentType::kString);
+  const auto as_text = [&] {
+    std::string json(1, '"');
+    append_json_escaped(json, quoted ? text : value);
+    return json + '"';
+  };
+  if (may_be_retyped(text) || !quoted) {
+    // A bare null means null whatever is declared; a quoted one only where null is.
+    if (word == "null" && (!quoted || value_takes(ArgumentType::kNull))) return "null";
+    const std::string_view number = number_in(value, !value_takes(ArgumentType::kNumber));
+    const bool lenient = !value_takes(ArgumentType::kString);  // other spellings than JSON's and Python's
+    if (value_takes(ArgumentType::kBoolean)) {
+      const std::string_view known = lenient ? boolean_in(value) : word;
+      if (!known.empty() && known != "null") return std::string(known);
+    }
+    if (value_takes(ArgumentType::kNumber | ArgumentType::kInteger) && !number.empty() &&
+        (lenient || number.size() == value.size())) {
+      return std::string(number);
+    }
+    if (quoted) {
+      if (std::string json = container_json(value); !json.empty()) return json;
+    }
+  }
+  if (text_declared) return as_text();
+  if (value_type_ != nullptr) {
+    diagnose("does not fit its declared type");
+    if (!quoted && !word.empty()) return std::string(word);
+    if (!quoted && is_json_number(value)) return std::string(value);
+  }
+  return as_text();
+}
+
+// The JSON of a declared container that stands in a string, in any of the spellings; empty if it is none.
+std::string CallArguments::container_json(std::string_view text) {
+  if (text.empty() || in_text_ || (text.front() != '{' && text.front() != '[')) return {};
+  if (!value_takes(set_of_bracket(text.front()))) return {};
+  CallArguments inner(value_type_, text.front());
+  inner.in_text_ = true;
+  const std::string_view body = text.substr(1);
+  if (inner.read(body) != body.size() || !inner.done() || !inner.clean_) return {};
+  for (std::string& line : inner.diagnostics_) {
+    if (diagnostics_.size() < kMostDiagnostics) diagnostics_.push_back(std::move(line));
+  }
+  return inner.take();
+}
+
+void CallArguments::diagnose(const char* problem) {
+  clean_ = false;
+  if (diagnostics_.size() >= kMostDiagnostics) return;
+  std::string line("argument \"");
+  append_json_escaped(line, value_key_);
+  diagnostics_.push_back(line + "\": " + problem);
+}
+
 void CallArguments::begin_container(char bracket) {
   begin_value();
+  if (!value_takes(set_of_bracket(bracket))) {
+    if (value_takes(ArgumentType::kString)) return begin_capture(bracket);
+    diagnose("does not fit its declared type");
+  }
   if (stack_.size() >= kMaxJsonDepth) {
+    clean_ = false;
     out_ += "null";
     skipped_ = 1;
     state_ = State::kSkipped;
@@ -359,16 +515,55 @@ void CallArguments::begin_container(char bracket) {
   }
   out_ += bracket;
   stack_ += bracket;
+  types_.push_back(value_type_);
   first_ = true;
   next_member();
+}
+
+// A container where text is declared is that text, as spelled. Only its end has to be found; as with bare
+// text, what follows up to the next comma or bracket belongs to it ("[a-z]+" is a text too).
+void CallArguments::begin_capture(char bracket) {
+  inner_.reset(new CallArguments(nullptr, bracket));
+  captured_marks_ = false;
+  bare_ = bracket;
+  state_ = State::kCaptured;
+}
+
+void CallArguments::captured(std::string_view text) {
+  const bool closes_outer = (text == "}" || text == "]") && inner_->ignores(text.front());
+  if (closes_outer) {
+    end_capture();
+    return character(text, false);
+  }
+  inner_->text(text);
+  bare_ += text;
+  if (inner_->done()) end_capture();
+}
+
+// Whether a closing bracket here would close nothing.
+bool CallArguments::ignores(char bracket) const {
+  return state_ != State::kString && state_ != State::kQuotedKey && state_ != State::kSkipped &&
+         stack_.find(bracket == '}' ? '{' : '[') == std::string::npos;
+}
+
+void CallArguments::end_capture() {
+  inner_->end();
+  if (captured_marks_) bare_ = inner_->take();  // the format's own quotes are no text
+  inner_.reset();
+  state_ = State::kBare;
+  value_begun_ = true;
 }
 
 // A closing bracket closes whatever is open inside its container; ']' without an open array is ignored.
 void CallArguments::end_containers(char bracket) {
   const char opening = bracket == '}' ? '{' : '[';
-  if (stack_.find(opening) == std::string::npos) return;
-  for (bool found = false; !found; stack_.pop_back()) {
+  if (stack_.find(opening) == std::string::npos) {
+    clean_ = false;
+    return;
+  }
+  for (bool found = false; !found; stack_.pop_back(), types_.pop_back()) {
     found = stack_.back() == opening;
+    if (!found) clean_ = false;
     out_ += stack_.back() == '{' ? '}' : ']';
   }
   first_ = false;
@@ -376,17 +571,8 @@ void CallArguments::end_containers(char bracket) {
 }
 
 void CallArguments::end_bare() {
-  const std::string_view value = python_strip(bare_);
-  begin_value();
-  if (const std::string_view json = literal(value); !json.empty()) {
-    out_ += json;
-  } else if (is_json_number(value)) {
-    out_ += value;
-  } else {
-    out_ += '"';
-    append_json_escaped(out_, value);
-    out_ += '"';
-  }
+  if (!std::exchange(value_begun_, false)) begin_value();
+  out_ += typed_json(bare_, false);
   bare_.clear();
   state_ = State::kAfterValue;
 }

@@ -1,5 +1,7 @@
 #include "text/chat_jsonl.h"
 
+#include <memory>
+
 #include "base/error.h"
 #include "text/json_value.h"
 
@@ -95,9 +97,14 @@ std::string parse_line(std::string_view json, std::size_t chunk) {
   const JsonValue value = object_of(json);
   const JsonValue* text = field(value, "text");
   if (text == nullptr || !text->is_string()) fail(ErrorCode::kUsage, "text: must be a string");
+  // An array of declarations instead of a flag: arguments are typed by their schemas.
+  const JsonValue* tools = field(value, "tools");
+  std::shared_ptr<const ToolTypes> types;
+  if (tools != nullptr && tools->is_array()) types = std::make_shared<const ToolTypes>(parse_tools(*tools));
   ReplyParser parser({.start_thinking = is_second(value, "start", "content", "thinking"),
-                      .tools_active = flag(value, "tools", true),
-                      .extract_reasoning = flag(value, "extract_reasoning", true)});
+                      .tools_active = types != nullptr || flag(value, "tools", true),
+                      .extract_reasoning = flag(value, "extract_reasoning", true),
+                      .tools = types});
   feed_marked_text(parser, text->text, chunk);
   const bool length = is_second(value, "end", "eog", "length");
   return to_json_text(parser.finish(length ? ReplyEnd::kLength : ReplyEnd::kStop));
@@ -117,6 +124,13 @@ std::string to_json_text(const ParsedReply& reply) {
   out.string("content", reply.content);
   out.raw("tool_calls", calls + "]");
   out.string("finish_reason", reply.finish_reason);
+  if (!reply.diagnostics.empty()) {
+    std::string lines;
+    for (const std::string& line : reply.diagnostics) {
+      lines += (lines.empty() ? "[" : ",") + to_json_text(JsonValue::string(line));
+    }
+    out.raw("diagnostics", lines + "]");
+  }
   return std::move(out).end();
 }
 

@@ -26,11 +26,12 @@ ChatCase parse_chat_case(std::string_view json, ChatVariant variant);
 std::string format_line(std::string_view json, ChatVariant variant);
 
 // {"text": "…", "start": "content" or "thinking", "tools": true, "extract_reasoning": true, "end": "eog" or
-// "length"} (all but text optional, with these defaults) becomes {"reasoning", "content", "tool_calls",
-// "finish_reason"}. The text is fed `chunk` characters at a time, 0: whole. Throws Error(kUsage).
+// "length"} (all but text optional, with these defaults; tools may be the declarations, by which arguments
+// are then typed) becomes {"reasoning", "content", "tool_calls", "finish_reason"}. The text is fed `chunk`
+// characters at a time, 0: whole. Throws Error(kUsage).
 std::string parse_line(std::string_view json, std::size_t chunk);
 
-// {"reasoning", "content", "tool_calls", "finish_reason"}
+// {"reasoning", "content", "tool_calls", "finish_reason"}, and "diagnostics" where there are any
 std::string to_json_text(const ParsedReply& reply);
 
 }  // namespace gem

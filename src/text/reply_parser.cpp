@@ -6,6 +6,7 @@
 
 #include "text/python_text.h"
 #include "text/utf8.h"
+#include "text/vocabulary.h"
 
 namespace gem {
 namespace {
@@ -268,7 +269,22 @@ void ReplyParser::open_call() {
 void ReplyParser::start_call(std::string name) {
   emit(ReplyEvent::Kind::kCallStart, name);
   marked_ = true;
-  arguments_.emplace();
+  const ArgumentType* type = nullptr;
+  if (options_.tools != nullptr) {
+    type = options_.tools->find(name);
+    if (type == nullptr) diagnose("is not declared");
+  }
+  arguments_.emplace(type);
+}
+
+// Of the last call.
+void ReplyParser::diagnose(std::string line) {
+  constexpr std::size_t kMost = 64;
+  if (options_.tools == nullptr || reply_.diagnostics.size() >= kMost) return;
+  const std::size_t call = reply_.tool_calls.size() - 1;
+  std::string where =
+      "call " + std::to_string(call) + ", tool " + in_quotes(reply_.tool_calls[call].name) + ": ";
+  reply_.diagnostics.push_back(where + std::move(line));
 }
 
 void ReplyParser::send_arguments() {
@@ -284,6 +300,7 @@ void ReplyParser::call_text(std::string_view text) {
     std::string name = call_name(name_);
     if (name.empty()) {
       state_ = State::kRawCall;
+      if (options_.tools != nullptr) reply_.diagnostics.emplace_back("a call without a name became content");
       content(marker_spelling(Marker::kToolCallOpen));
       content(name_);
       return content(text);
@@ -331,6 +348,7 @@ void ReplyParser::close_call(std::string_view closing) {
       start_call(std::move(name));
       state_ = State::kCallArguments;
     } else {
+      if (options_.tools != nullptr) reply_.diagnostics.emplace_back("a call without a name became content");
       content(marker_spelling(Marker::kToolCallOpen));
       content(name_);
       content(closing);
@@ -341,6 +359,7 @@ void ReplyParser::close_call(std::string_view closing) {
   if (state_ == State::kCallArguments) {
     arguments_->end();
     send_arguments();
+    for (const std::string& line : arguments_->diagnostics()) diagnose(line);
     arguments_.reset();
   }
   state_ = State::kContent;

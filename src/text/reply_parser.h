@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,6 +39,9 @@ struct ReplyOptions {
   bool start_thinking = false;    // the prompt ended inside an open thought
   bool tools_active = true;       // else calls are ordinary text
   bool extract_reasoning = true;  // else thoughts stay in the content, markers and all
+  // The declared tools, by whose schemas arguments are typed; without them values are what their spelling
+  // says. A call of a tool that is not among them is passed on all the same: the client decides.
+  std::shared_ptr<const ToolTypes> tools{};
 };
 
 enum class ReplyEnd {
@@ -56,6 +60,8 @@ struct ParsedReply {
   std::string content;
   std::vector<ReplyCall> tool_calls;
   std::string finish_reason;  // "length", else "tool_calls" if there are any, else "stop"
+  // With ReplyOptions::tools: what was odd in the calls, one line each, without values. For logs.
+  std::vector<std::string> diagnostics{};
   bool operator==(const ParsedReply&) const = default;
 };
 
@@ -113,6 +119,7 @@ class ReplyParser {
   void start_call(std::string name);
   void close_call(std::string_view closing);
   void send_arguments();
+  void diagnose(std::string line);
 
   void emit(ReplyEvent::Kind kind, std::string_view text);
 

@@ -37,7 +37,7 @@ struct GenerationJob {
   std::size_t outbox = 4 << 20;  // bytes not yet taken before the client counts as gone
 };
 
-// One drawn token, for clients that ask for ids or log probabilities.
+// One drawn token, end tokens included, for clients that ask for ids or log probabilities.
 struct TokenDetail {
   std::int32_t token = 0;
   std::string bytes;   // of the token alone, perhaps a part of a character
@@ -81,7 +81,9 @@ struct GenerationUpdate {
 class Generation {
  public:
   virtual ~Generation() = default;
-  // Called from the engine's thread whenever there is something to take. Set once.
+  // Called from the engine's thread whenever there is something to take, once until it is taken; from within
+  // on_ready() when something waits already. Set once. A call that has begun may outlast the Generation, so
+  // what it captures must too.
   virtual void on_ready(std::function<void()> wake) = 0;
   virtual GenerationUpdate take() = 0;
   virtual void cancel() = 0;
@@ -137,8 +139,10 @@ class Service {
   // Forgets the kept state of an idle slot; the number of tokens that were in it. Nothing for a busy slot.
   virtual std::optional<std::uint32_t> erase_slot(std::size_t id);
 
-  // Refuses new work and lets what runs and waits come to its end.
+  // Refuses new work and lets what runs and waits come to its end. Returns at once.
   virtual void drain();
+  // Waits until nothing runs or waits, at most that long. False: something does.
+  virtual bool wait_idle(std::chrono::milliseconds limit);
   // Cancels everything and joins the engine's thread.
   virtual void stop();
 

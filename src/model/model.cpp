@@ -60,7 +60,9 @@ MemoryPlan plan_memory(const Model& model, const Backend& backend, const MemoryO
   // A full prompt chunk beside a row of every other stream.
   plan.round_rows = options.chunk + options.streams - 1;
   for (const TensorView& tensor : model.checkpoint().tensors()) plan.weights += tensor.bytes.size();
-  plan.kv_stream = KvPlan::make(g, options.context, options.chunk).bytes(backend.kv_element_bytes());
+  const KvPlan kv = KvPlan::make(g, options.context, options.chunk);
+  plan.kv_stream = kv.bytes(backend.kv_element_bytes());
+  if (options.checkpoints) plan.kv_undo = kv.undo_elements() * backend.kv_element_bytes();
   plan.scratch = backend.scratch_bytes(plan.round_rows, options.streams);
   // Measured: a vocabulary of 262,144 pieces and its merges take about 60 MB, the program itself 10 MB.
   plan.tables = 10'000'000 + std::uint64_t{g.vocab} * 230;

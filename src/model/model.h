@@ -50,15 +50,17 @@ struct MemoryPlan {
   std::uint32_t round_rows = 0;  // most rows of one round
   std::uint64_t weights = 0;     // mapped tensor bytes
   std::uint64_t kv_stream = 0;   // keys and values of one stream at full context
+  std::uint64_t kv_undo = 0;     // what one stream's checkpoint may keep beside it (KvCache::set_checkpoint)
   std::uint64_t scratch = 0;     // activations
   std::uint64_t tables = 0;      // tokenizer tables and what the program itself takes
-  std::uint64_t total() const { return weights + kv_stream * streams + scratch + tables; }
+  std::uint64_t total() const { return weights + (kv_stream + kv_undo) * streams + scratch + tables; }
 };
 
 struct MemoryOptions {
   std::uint32_t context = 0;
   std::uint32_t streams = 1;
   std::uint32_t chunk = 256;  // prompt rows in one round
+  bool checkpoints = true;
 };
 MemoryPlan plan_memory(const Model& model, const Backend& backend, const MemoryOptions& options);
 

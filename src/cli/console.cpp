@@ -142,8 +142,9 @@ Answer Console::ask(const std::vector<Message>& messages, const std::vector<Tool
   const RenderedPrompt prompt = render_chat(messages, tools, {.enable_thinking = settings.think});
   std::vector<std::int32_t> ids = session_.tokenizer().encode_prompt(prompt.pieces);
   session_.tokenizer().ensure_bos(ids);
-  return generate(std::move(ids), {.start_thinking = prompt.open_thought, .tools_active = !tools.empty()},
-                  settings);
+  ReplyOptions options{.start_thinking = prompt.open_thought, .tools_active = !tools.empty()};
+  if (!tools.empty()) options.tools = std::make_shared<const ToolTypes>(tools);
+  return generate(std::move(ids), options, settings);
 }
 
 Answer Console::complete(const std::string& prompt, const ReplySettings& settings) {

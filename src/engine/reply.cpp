@@ -152,6 +152,7 @@ void ReplyStream::on_finish(FinishReason reason) {
     }
   }
   release_held();
+  reply_.diagnostics = parser_.reply().diagnostics;
   reply_.finish_reason = cut ? "length" : reply_.tool_calls.empty() ? "stop" : "tool_calls";
   reason_ = reason;
   thinking_ = false;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -123,8 +124,11 @@ PreparedChat prepare_chat(const ChatRequest& request, const Session& session) {
   prepared.prompt_tokens = static_cast<std::uint32_t>(prompt.ids.size());
   prepared.prompt_text = std::move(prompt.text);
   prepared.jobs = make_jobs(std::move(prompt.ids), request.generation, session);
+  std::shared_ptr<const ToolTypes> types;
+  if (request.tools_active) types = std::make_shared<const ToolTypes>(request.tools);
   for (GenerationJob& job : prepared.jobs) {
     job.parse = true;
+    job.reply.tools = types;
     job.reply.start_thinking = prompt.open_thought;
     job.reply.tools_active = request.tools_active;
     job.reply.extract_reasoning = request.extract_reasoning;

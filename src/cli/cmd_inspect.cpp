@@ -72,8 +72,8 @@ void print_json(const Findings& f, const Checkpoint& c, const std::string& path)
     j["storage"][type] = {{"tensors", count.tensors}, {"bytes", count.bytes}};
   if (f.profile.role == ModelRole::kTrunk) {
     j["memory"] = {{"context", f.plan.context}, {"streams", f.plan.streams},     {"kv_type", "f32"},
-                   {"weights", f.plan.weights}, {"kv_stream", f.plan.kv_stream}, {"kv_undo", f.plan.kv_undo}, {"scratch", f.plan.scratch},
-                   {"tables", f.plan.tables},   {"total", f.plan.total()}};
+                   {"weights", f.plan.weights}, {"kv_stream", f.plan.kv_stream}, {"kv_undo", f.plan.kv_undo},
+                   {"scratch", f.plan.scratch}, {"tables", f.plan.tables},       {"total", f.plan.total()}};
   }
   fmt::print("{}\n", j.dump(2));
 }
@@ -100,7 +100,8 @@ void print_text(const Findings& f, const Checkpoint& c, const std::string& path)
              f.plan.streams == 1 ? "" : "s", f.plan.context);
   fmt::print("  weights   {:>12}   mapped, shared with the page cache\n", human_bytes(f.plan.weights));
   fmt::print("  KV cache  {:>12}   a stream, when its context is full\n", human_bytes(f.plan.kv_stream));
-  fmt::print("  KV undo   {:>12}   a stream, while a long reply runs or is kept\n", human_bytes(f.plan.kv_undo));
+  fmt::print("  KV undo   {:>12}   a stream, while a long reply runs or is kept\n",
+             human_bytes(f.plan.kv_undo));
   fmt::print("  scratch   {:>12}\n  tables    {:>12}\n  total     {:>12}\n", human_bytes(f.plan.scratch),
              human_bytes(f.plan.tables), human_bytes(f.plan.total()));
 }

@@ -21,9 +21,9 @@ struct ReplyStreamOptions {
   bool parse = true;            // take thoughts and calls apart; false: all text is content
   bool render_special = false;  // parse false: control tokens appear as their text, else not at all
   ReplyOptions reply;           // parse true
-  std::vector<std::string> stops;
+  std::vector<std::string> stops{};
   // Tokens of a thought (its opening and label not counted) after which it is closed by force.
-  std::optional<std::uint32_t> thinking_budget;
+  std::optional<std::uint32_t> thinking_budget{};
   bool one_call = false;  // the reply ends after its first complete tool call
 };
 

@@ -1,11 +1,20 @@
 #include "engine/session.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/system_memory.h"
 
 namespace gem {
+
+std::uint32_t default_streams(const Model& model, const Backend& backend, MemoryOptions options,
+                              std::optional<std::uint64_t> room, std::uint32_t most) {
+  for (options.streams = most; options.streams > 1; --options.streams) {
+    if (!room || plan_memory(model, backend, options).total() <= *room) break;
+  }
+  return std::max(options.streams, 1u);
+}
 
 std::unique_ptr<Session> Session::open(const SessionOptions& options) {
   std::unique_ptr<Session> s(new Session());
@@ -18,9 +27,16 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
   }
   s->backend_ = make_backend(options.backend, *s->model_, options.threads);
   const std::uint32_t chunk = std::clamp(options.chunk, 1u, context);
-  s->memory_ =
-      plan_memory(*s->model_, *s->backend_, {.context = context, .streams = options.streams, .chunk = chunk});
-  if (const auto room = available_memory(); room && s->memory_.total() > *room) {
+  if (options.wrap_backend) s->backend_ = options.wrap_backend(std::move(s->backend_));
+  MemoryOptions plan{.context = context, .streams = options.streams, .chunk = chunk};
+  const auto room = available_memory();
+  if (plan.streams == 0) plan.streams = default_streams(*s->model_, *s->backend_, plan, room);
+  s->memory_ = plan_memory(*s->model_, *s->backend_, plan);
+  if (room && s->memory_.total() > *room) {
+    plan.checkpoints = false;
+    s->memory_ = plan_memory(*s->model_, *s->backend_, plan);
+  }
+  if (room && s->memory_.total() > *room) {
     fail(ErrorCode::kRefused,
          "{} at a context of {} needs {} bytes of memory, {} are available; a shorter --context needs less",
          options.model, context, s->memory_.total(), *room);
@@ -32,7 +48,8 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
   }
   s->engine_ = std::make_unique<Engine>(
       *s->model_, *s->backend_,
-      EngineOptions{.context = context, .chunk = chunk, .max_streams = options.streams});
+      EngineOptions{
+          .context = context, .chunk = chunk, .max_streams = plan.streams, .checkpoints = plan.checkpoints});
   return s;
 }
 

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,16 +21,24 @@ struct SessionOptions {
   unsigned threads = 0;       // 0: one a physical core
   std::uint32_t context = 0;  // 0: the smaller of what the model was trained for and kDefaultContext
   std::uint32_t chunk = 256;
-  std::uint32_t streams = 1;
+  std::uint32_t streams = 1;  // 0: default_streams()
   bool any_geometry = false;
+  // Puts something between the engine and its backend (tests: rounds that fail or wait).
+  std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> wrap_backend;
 };
 
 // A context that leaves room for other programs; a longer one is asked for.
 inline constexpr std::uint32_t kDefaultContext = 32768;
 
+// The most streams, up to `most` and at least one, whose memory plan fits `room` bytes; `most` where the room
+// is not known. `options.streams` is not read.
+std::uint32_t default_streams(const Model& model, const Backend& backend, MemoryOptions options,
+                              std::optional<std::uint64_t> room, std::uint32_t most = 4);
+
 class Session {
  public:
-  // Error(kRefused) also when the memory plan does not fit what the system has left.
+  // Error(kRefused) also when the memory plan does not fit what the system has left. Where only the
+  // checkpoints do not fit, the session goes without them (EngineOptions::checkpoints).
   static std::unique_ptr<Session> open(const SessionOptions& options);
 
   const Model& model() const { return *model_; }

@@ -1,24 +1,12 @@
 #include "server/http/exchange.h"
 
-#include <algorithm>
+#include "server/http/field_name.h"
 
 namespace gem::server {
-namespace {
-
-char lower(char c) {
-  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-}
-
-bool same_name(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](char x, char y) { return lower(x) == lower(y); });
-}
-
-}  // namespace
 
 std::string_view HttpRequest::header(std::string_view name) const {
   for (const auto& [key, value] : headers) {
-    if (same_name(key, name)) return value;
+    if (same_field_name(key, name)) return value;
   }
   return {};
 }

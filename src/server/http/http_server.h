@@ -20,6 +20,7 @@ struct HttpOptions {
   std::size_t max_header_bytes = 32 << 10;
   std::size_t max_headers = 100;
   std::size_t max_body_bytes = std::size_t{64} << 20;
+  std::size_t max_total_body_bytes = std::size_t{512} << 20;  // of requests being received, together
   std::size_t max_connections = 1024;
   std::size_t send_buffer_bytes = 256 << 10;  // unsent bytes of a stream before its client counts as stalled
 

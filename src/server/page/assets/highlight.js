@@ -1,0 +1,4 @@
+// Colours for code. (First form: none.)
+export function highlight() {
+  return null;
+}

@@ -125,6 +125,45 @@ TEST(ReplyParser, BytesThatAreNoTextBecomeReplacementCharacters) {
   EXPECT_EQ(arguments("{s:~\xed\xa0\x80~}"), "{\"s\":\"\ufffd\ufffd\ufffd\"}");
 }
 
+// Hardening S6: replies that break off at a marker, double it or do without, from prompts that open a thought
+// and those that do not. Nothing of a marker reaches the message, and no thought its content.
+TEST(ReplyParser, MarkersNeverReachTheMessage) {
+  struct Item {
+    const char* text;
+    const char* reasoning;
+    const char* content;
+    const char* reasoning_if_open;  // when the prompt has opened the thought
+    const char* content_if_open;
+  };
+  for (const Item& item : std::initializer_list<Item>{
+           {"", "", "", "", ""},
+           {"Hi", "", "Hi", "Hi", ""},
+           {"<|channel>", "", "", "", ""},
+           {"Hi<|channel>", "", "Hi", "Hi", ""},
+           {"Hi <|channel>thought", "", "Hi", "Hi thought", ""},
+           {"<|channel>thought", "", "", "", ""},
+           {"<|channel>thought\n", "", "", "", ""},
+           {"<|channel>thought\nA", "A", "", "A", ""},
+           {"<|channel>thought\nA<channel|>", "A", "", "A", ""},
+           {"<|channel><|channel>thought\nA<channel|>B", "A", "B", "A", "B"},
+           {"<|channel>thought\n<|channel>thought\nA\n<channel|>B", "A", "B", "A", "B"},
+           {"<|channel>thought\nA<channel|><channel|>B", "A", "B", "A", "B"},
+           {"A\n<channel|>B", "", "A\nB", "A", "B"},
+           {"<channel|>B", "", "B", "", "B"},
+           {"<|channel>thought\nA<channel|>B<|channel>thought\nC<channel|>D", "AC", "BD", "AC", "BD"},
+           {"<|channel>thought\n<channel|>B<turn|><turn|>", "", "B", "", "B"},
+       }) {
+    for (const ReplyEnd end : {ReplyEnd::kStop, ReplyEnd::kLength}) {
+      const ParsedReply plain = parsed(item.text, {}, end);
+      EXPECT_EQ(plain.reasoning, item.reasoning) << item.text;
+      EXPECT_EQ(plain.content, item.content) << item.text;
+      const ParsedReply open = parsed(item.text, {.start_thinking = true}, end);
+      EXPECT_EQ(open.reasoning, item.reasoning_if_open) << item.text << ", thought open";
+      EXPECT_EQ(open.content, item.content_if_open) << item.text << ", thought open";
+    }
+  }
+}
+
 // ---- calls
 
 TEST(ReplyParser, NamesOfCalls) {

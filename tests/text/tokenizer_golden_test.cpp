@@ -1,6 +1,7 @@
 // The reference ids over the vocabulary of 262,144 pieces, and the small vocabularies of the bundled models.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -276,6 +277,45 @@ TEST(TokenizerGolden, BundledModelsVocabularyRoundTrips) {
   for (const std::int32_t id : ids) EXPECT_FALSE(tokenizer.is_special(id));
   EXPECT_LT(ids.size(), text.size());
   EXPECT_EQ(tokenizer.decode(ids), text);
+}
+
+// Hardening S8 with a vocabulary that is always there: nothing is lost, merged across or taken for a control
+// token, and a prompt starts with exactly one <bos> whether or not it had one.
+TEST(TokenizerGolden, OddTextsRoundTripInTheBundledVocabulary) {
+  const std::string path = std::string(GEM_SOURCE_DIR) + "/models/gem-demo.gguf";
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path;
+  const Tokenizer tokenizer = Tokenizer::from_checkpoint(open_checkpoint(path));
+  std::vector<std::string> texts = {std::string(100'000, ' '), "\r\n\r\n", "\t \n\t \n", "a\n", "\na",
+                                    // family emoji joined by ZWJ, a flag, skin tone, keycap, BOM, RTL mark
+                                    "\U0001F468\u200D\U0001F469\u200D\U0001F467", "\U0001F1E9\U0001F1EA",
+                                    "\U0001F44D\U0001F3FD", "1\uFE0F\u20E3", "\uFEFFx\u200F", "<bos>",
+                                    "<|turn>model\n<turn|>"};
+  for (std::size_t n = 1; n <= 50; ++n) {
+    for (const char c : {'\n', '\t', ' '}) {
+      texts.emplace_back(n, c);
+      texts.push_back("a" + std::string(n, c) + "b");
+    }
+  }
+  const std::int32_t bos = tokenizer.bos();
+  for (const std::string& text : texts) {
+    Ids ids = tokenizer.encode(text);
+    EXPECT_EQ(tokenizer.decode(ids), text);
+    for (const std::int32_t id : ids) EXPECT_FALSE(tokenizer.is_special(id)) << text;
+    const std::size_t length = ids.size();
+    tokenizer.ensure_bos(ids);
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), bos), 1) << text;
+    EXPECT_EQ(ids.size(), length + 1);
+    const Ids once = ids;
+    tokenizer.ensure_bos(ids);
+    EXPECT_EQ(ids, once) << "a prompt that has its <bos>";
+  }
+  // Bytes that are no text keep their count, each as a byte piece.
+  for (const std::string& bytes : {std::string("\x80"), std::string("a\xff\xfe z"), std::string("\xe4\xbd"),
+                                   std::string("\xf0\x9f\xa6"), std::string("\0", 1)}) {
+    std::string raw;
+    for (const std::int32_t id : tokenizer.encode(bytes)) raw += tokenizer.decode_bytes(id);
+    EXPECT_EQ(raw, bytes);
+  }
 }
 
 TEST(TokenizerGolden, SmallGgufVocabularyLoads) {

@@ -38,6 +38,8 @@ int run_command(int argc, char** argv) {
   app.footer("Without -m, a verb uses the bundled demo model. 'gem VERB --help' tells more.");
   gem::cli::add_run(app);
   gem::cli::add_chat(app);
+  gem::cli::add_serve(app);
+  gem::cli::add_agent(app);
   gem::cli::add_inspect(app);
   gem::cli::add_bench(app);
   gem::cli::add_check(app);
@@ -52,6 +54,8 @@ int run_command(int argc, char** argv) {
     if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(named).empty())
       gem::fail(gem::ErrorCode::kUsage, "unknown verb {:?}; 'gem --help' lists the verbs", argv[1]);
     app.parse(argc, argv);
+  } catch (const CLI::RuntimeError& e) {
+    return e.get_exit_code();  // of a program that the verb ran; it has said what there is to say
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
     const auto verbs = app.get_subcommands();

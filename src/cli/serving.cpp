@@ -1,0 +1,143 @@
+#include "cli/serving.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <array>
+#include <ctime>
+#include <exception>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+
+namespace gem::cli {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::chrono::milliseconds kSlice =
+    50ms;  // between looks at the signals while something is waited for
+
+// prefix + 32 letters and digits, from the system's own source of randomness.
+std::string new_id(const char* prefix) {
+  static constexpr std::string_view kLetters =
+      "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  static std::mutex mutex;
+  static std::mt19937_64 generator{[] {
+    std::random_device device;
+    std::seed_seq seed{device(), device(), device(), device(), device(), device(), device(), device()};
+    return std::mt19937_64(seed);
+  }()};
+  std::uniform_int_distribution<std::size_t> pick(0, kLetters.size() - 1);
+  std::string id = prefix;
+  const std::lock_guard lock(mutex);
+  for (int i = 0; i < 32; ++i) id += kLetters[pick(generator)];
+  return id;
+}
+
+}  // namespace
+
+Serving::Serving(const ServerOptions& options)
+    : options_(options),
+      name_(options.model_name()),
+      metrics_({.vllm_names = options.vllm_names, .model_name = name_}),
+      app_(options.app(), metrics_, server::AccessLog(options.log.format)),
+      http_(std::make_unique<server::HttpServer>(app_, options.http)) {
+  http_->start();
+}
+
+Serving::~Serving() {
+  stop();
+}
+
+std::unique_ptr<Session> Serving::open() const {
+  SessionOptions o = options_.model.session();
+  if (options_.parallel != 0) {
+    o.streams = options_.parallel;
+    return Session::open(o);
+  }
+  for (const std::uint32_t streams : {4u, 2u}) {
+    o.streams = streams;
+    try {
+      return Session::open(o);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kRefused) throw;  // perhaps the memory: fewer streams need less
+    }
+  }
+  o.streams = 1;
+  return Session::open(o);
+}
+
+void Serving::load() {
+  session_ = open();
+  service_ = std::make_unique<server::Service>(*session_, server::ServiceOptions{.queue = options_.queue},
+                                               &metrics_);
+  server::RequestDefaults defaults;
+  defaults.sampling = options_.sampling.over(session_->default_sampling());
+  defaults.sampling.validate(session_->model().geometry().vocab);
+  defaults.thinking = options_.think;
+  defaults.thinking_budget = options_.thinking_budget;
+  defaults.max_n = session_->memory().streams;
+  defaults.vocab = session_->model().geometry().vocab;
+  app_.serve({.session = *session_,
+              .service = *service_,
+              .card = {.id = name_, .created = std::time(nullptr), .fingerprint = "gem-" GEM_VERSION},
+              .defaults = std::move(defaults),
+              .new_id = new_id,
+              .now = [] { return static_cast<std::int64_t>(std::time(nullptr)); }});
+}
+
+void Serving::load(SignalQueue& signals) {
+  std::exception_ptr failure;
+  std::thread loader([&] {
+    try {
+      load();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    signals.wake();
+  });
+  if (const int signal = signals.wait(); signal != SignalQueue::kWoken) {
+    // Nothing is being served yet, and opening a model cannot be cut short.
+    http_->stop();
+    die_of(signal);
+  }
+  loader.join();
+  if (failure) std::rethrow_exception(failure);
+}
+
+std::string Serving::description() const {
+  const MemoryPlan& m = session_->memory();
+  return fmt::format(
+      "{} ({}), context {}, {} slot{}, queue {}; memory {}: weights {}, KV cache {}, scratch {}, tables {}",
+      name_, session_->model().profile().title, m.context, m.streams, m.streams == 1 ? "" : "s",
+      options_.queue, human_bytes(m.total()), human_bytes(m.weights), human_bytes(m.kv_stream * m.streams),
+      human_bytes(m.scratch), human_bytes(m.tables));
+}
+
+bool Serving::drain(std::chrono::milliseconds limit, SignalQueue& signals) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  // Stays reachable while replies run, so that late requests are told; then the connections go.
+  app_.drain();
+  service_->drain();
+  const auto ended = [&](const auto& wait_for) {
+    while (!wait_for(kSlice)) {
+      if (signals.wait(0ms) || std::chrono::steady_clock::now() >= deadline) return false;
+    }
+    return true;
+  };
+  if (!ended([&](auto slice) { return service_->wait_idle(slice); })) return false;
+  http_->drain();
+  return ended([&](auto slice) { return http_->wait_until_drained(slice); });
+}
+
+void Serving::stop() {
+  // The transport first: its replies hold on to the service.
+  if (http_ != nullptr) http_->stop();
+  if (service_ != nullptr) service_->stop();
+}
+
+}  // namespace gem::cli

@@ -12,6 +12,7 @@
 
 #include "model/model.h"
 #include "server/api/api.h"
+#include "server/api/api_error.h"
 
 namespace gem::server {
 namespace {

@@ -26,6 +26,11 @@
 #include "server/http/http_server.h"
 #include "server/http/request_parser.h"
 
+// GCC 12 takes Asio's recycling of coroutine frames for a mismatch, in whatever function it is inlined into.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+#endif
+
 namespace gem::server {
 
 namespace asio = boost::asio;

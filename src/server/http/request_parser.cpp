@@ -60,6 +60,9 @@ class RequestParser::Impl final : public http::basic_parser<true> {
       }
       ErrorCode ec;
       const std::string_view rest = in.substr(taken);
+      if (rest.empty()) break;  // which Beast would not tell from progress
+      // A chunked body goes on with at least "0\r\n\r\n"; Beast asserts that of a last chunk it sees twice.
+      if (!in_head && chunked() && rest.size() < 5) break;
       const std::size_t n = put(boost::asio::const_buffer(rest.data(), rest.size()), ec);
       taken += n;
       if (in_head) head_bytes += n;
@@ -137,8 +140,8 @@ class RequestParser::Impl final : public http::basic_parser<true> {
       // An absolute target has brought its own, which goes before.
       if (++hosts == 1 && !request.header("Host").empty()) return;
     } else if (field == http::field::transfer_encoding) {
-      ++transfer_encodings;
-      transfer_encoding = view(value);
+      if (++transfer_encodings > 1) transfer_encoding += ", ";
+      transfer_encoding += view(value);
     }
     request.headers.emplace_back(view(name), view(value));
   }

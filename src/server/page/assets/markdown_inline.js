@@ -4,6 +4,7 @@
 
 const MAX_ADDRESS = 2048; // characters of a link's target
 const MAX_MATH = 2000;
+const MAX_DEPTH = 40; // of emphasis and links within each other
 const PUNCTUATION = /[\p{P}\p{S}]/u;
 const ENTITIES = {amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", ndash: "–", mdash: "—",
   hellip: "…", times: "×", deg: "°", copy: "©", rarr: "→", larr: "←", le: "≤", ge: "≥", ne: "≠"};
@@ -55,8 +56,9 @@ function cut(from, to) {
   return taken;
 }
 
-// The nodes as an array, without their links; neighbouring texts joined.
-function toArray(nodes) {
+// The nodes as an array, without their links; neighbouring texts joined. What lies deeper than a page can show is text.
+function toArray(nodes, depth = 0) {
+  if (depth >= MAX_DEPTH) return [{t: "text", v: deepText(nodes)}];
   const result = [];
   for (let node = nodes.head.next; node !== nodes.head; node = node.next) {
     const previous = result[result.length - 1];
@@ -67,10 +69,30 @@ function toArray(nodes) {
       continue;
     }
     const {prev, next, ...rest} = node;
-    if (rest.c instanceof Nodes) rest.c = toArray(rest.c);
+    if (rest.c instanceof Nodes) rest.c = toArray(rest.c, depth + 1);
     result.push(rest);
   }
   return result;
+}
+
+function deepText(nodes) {
+  let text = "";
+  const above = []; // a stack of our own: the depth is the text's
+  let node = nodes.head.next;
+  for (;;) {
+    if (node.t === "end") {
+      if (above.length === 0) return text;
+      node = above.pop().next;
+      continue;
+    }
+    text += node.v ?? node.alt ?? "";
+    if (node.c instanceof Nodes) {
+      above.push(node);
+      node = node.c.head.next;
+    } else {
+      node = node.next;
+    }
+  }
 }
 
 class InlineParser {

@@ -203,20 +203,20 @@ export class MessageView {
     const place = context.siblings.findIndex(({id}) => id === message.id);
     const canResume = message.role === "assistant" && context.last && message.content && !message.toolCalls?.length &&
         (["stopped", "interrupted", "error"].includes(message.status) || message.finish === "length");
-    const key = JSON.stringify([streaming, context.locked, context.siblings.length, place, canResume, context.last, this.editing]);
+    const key = JSON.stringify([streaming, context.locked, context.siblings.length, place, canResume, context.last, this.editing, message.content === ""]);
     if (this.#shown.foot !== key) {
       this.#shown.foot = key;
       this.stats = h("span", {class: "stats"});
       const buttons = [];
       if (!streaming && !this.editing) {
         if (context.siblings.length > 1) buttons.push(this.#versions(place));
-        buttons.push(copyButton("Copy message", () => this.message.content));
+        if (message.content) buttons.push(copyButton("Copy message", () => this.message.content));
         if (!context.locked) {
           if (message.role === "assistant") {
             buttons.push(iconButton("again", "Another reply", () => actions.regenerate(this.message)));
             if (canResume) buttons.push(iconButton("forward", "Continue this reply", () => actions.resume(this.message)));
           }
-          buttons.push(iconButton("edit", "Edit message", () => this.startEditing()));
+          if (message.content) buttons.push(iconButton("edit", "Edit message", () => this.startEditing()));
           buttons.push(iconButton("trash", "Delete from here on", () => actions.remove(this.message)));
         }
       }

@@ -1,0 +1,276 @@
+// gem serve as its users meet it: the real program, a free port, the bundled model.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/process.h"
+
+namespace gem::testing {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kQuestion =
+    R"({"messages":[{"role":"user","content":"What is 25 + 17?"}],"temperature":0})";
+// Ends in a few thousand tokens, or when the context is full.
+constexpr const char* kLongStream =
+    R"({"messages":[{"role":"user","content":"Hello"}],"stream":true,"ignore_eos":true,"temperature":0})";
+
+class Server {
+ public:
+  explicit Server(std::vector<std::string> more = {}) : process_(arguments(std::move(more))) {
+    EXPECT_TRUE(
+        eventually([&] { return !process_.running() || process_.out().find('\n') != std::string::npos; }));
+    const std::string out = process_.out();
+    const std::string before = "http://127.0.0.1:";
+    EXPECT_TRUE(out.starts_with(before)) << out << process_.err();
+    if (out.starts_with(before)) port_ = static_cast<std::uint16_t>(std::atoi(out.c_str() + before.size()));
+  }
+  Process& process() { return process_; }
+  std::uint16_t port() const { return port_; }
+  HttpReply call(const std::string& method, const std::string& target, const std::string& body = "",
+                 const std::string& headers = "") const {
+    return Client(port_).call(method, target, body, headers);
+  }
+  std::size_t busy_slots() const {
+    std::size_t busy = 0;
+    for (const Json& slot : Json::parse(call("GET", "/slots").body))
+      busy += slot["is_processing"].get<bool>() ? 1 : 0;
+    return busy;
+  }
+
+ private:
+  static std::vector<std::string> arguments(std::vector<std::string> more) {
+    std::vector<std::string> all = {"serve", "--port", "0", "--threads", "1", "--no-think"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  Process process_;
+  std::uint16_t port_ = 0;
+};
+
+std::string content_of(const HttpReply& reply) {
+  return Json::parse(reply.body)["choices"][0]["message"]["content"];
+}
+
+TEST(Serve, AnswersAChatAndStops) {
+  Server server({"--alias", "the-model"});
+  EXPECT_NE(server.process().out().find("serves the-model"), std::string::npos) << server.process().out();
+  EXPECT_EQ(server.call("GET", "/health").body, R"({"status":"ok"})");
+  EXPECT_EQ(server.call("GET", "/ready").status, 200);
+  const HttpReply reply = server.call("POST", "/v1/chat/completions", kQuestion);
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_NE(content_of(reply).find("42"), std::string::npos) << reply.body;
+  EXPECT_EQ(Json::parse(reply.body)["model"], "the-model");
+  EXPECT_NE(server.call("GET", "/metrics").body.find("gem_requests_total{outcome=\"stop\"} 1\n"),
+            std::string::npos);
+  server.process().send(SIGTERM);
+  EXPECT_EQ(server.process().wait(), 0) << server.process().err();
+  // The log tells of the exchange, and not of what was said.
+  const std::string log = server.process().err();
+  EXPECT_NE(log.find("\"POST /v1/chat/completions\" 200"), std::string::npos) << log;
+  EXPECT_EQ(log.find("What is"), std::string::npos) << log;
+}
+
+TEST(Serve, InterruptStopsToo) {
+  Server server;
+  server.process().send(SIGINT);
+  EXPECT_EQ(server.process().wait(), 0) << server.process().err();
+}
+
+TEST(Serve, AStreamSaysWhatThePlainReplySays) {
+  Server server;
+  const std::string plain = content_of(server.call("POST", "/v1/chat/completions", kQuestion));
+  Json body = Json::parse(kQuestion);
+  body["stream"] = true;
+  const HttpReply reply = server.call("POST", "/v1/chat/completions", body.dump());
+  EXPECT_NE(reply.head.find("text/event-stream"), std::string::npos);
+  std::string text;
+  for (std::size_t at = 0; (at = reply.body.find("data: {", at)) != std::string::npos; ++at) {
+    const Json event = Json::parse(reply.body.substr(at + 6, reply.body.find('\n', at) - at - 6));
+    if (event["choices"].empty()) continue;
+    const Json& delta = event["choices"][0]["delta"];
+    if (delta.contains("content") && delta["content"].is_string()) text += delta["content"];
+  }
+  EXPECT_EQ(text, plain);
+  EXPECT_TRUE(reply.body.ends_with("data: [DONE]\n\n")) << reply.body;
+}
+
+TEST(Serve, OneConnectionOutlivesItsRefusals) {
+  Server server({"--api-key", "one", "--api-key", "two"});
+  Client client(server.port());
+  const std::string key = "Authorization: Bearer two\r\n";
+  const auto status = [&](const char* method, const char* path, const std::string& body,
+                          const std::string& headers) {
+    return client.call(method, path, body, headers).status;
+  };
+  EXPECT_EQ(status("GET", "/nothing", "", key), 404);
+  EXPECT_EQ(status("DELETE", "/v1/models", "", key), 405);
+  EXPECT_EQ(status("GET", "/v1/models", "", ""), 401);
+  EXPECT_EQ(status("POST", "/v1/chat/completions", kQuestion, "X-Api-Key: three\r\n"), 401);
+  EXPECT_EQ(status("GET", "/v1/models", "", key + "Origin: http://evil.example\r\n"), 403);
+  EXPECT_EQ(status("GET", "/v1/models", "", key + "Host: evil.example\r\n"), 403);
+  EXPECT_EQ(status("POST", "/v1/chat/completions", "{\"messages\":", key), 400);
+  EXPECT_EQ(status("HEAD", "/v1/models", "", key), 200);
+  EXPECT_EQ(status("OPTIONS", "/v1/models", "", ""), 200);
+  EXPECT_EQ(status("GET", "/", "", ""), 200);
+  const HttpReply reply = client.call("POST", "/v1/chat/completions", kQuestion, "X-Api-Key: one\r\n");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_NE(content_of(reply).find("42"), std::string::npos);
+}
+
+TEST(Serve, KeysFromAFile) {
+  const Folder folder;
+  write_text(folder / "keys", "first\n\nsecond\n");
+  Server server({"--api-key-file", (folder / "keys").string()});
+  EXPECT_EQ(server.call("GET", "/v1/models").status, 401);
+  EXPECT_EQ(server.call("GET", "/v1/models", "", "Authorization: Bearer second\r\n").status, 200);
+  EXPECT_EQ(server.call("GET", "/health").status, 200);
+  EXPECT_EQ(server.process().err().find("second"), std::string::npos);
+}
+
+TEST(Serve, AllowedPagesMayCall) {
+  Server server({"--cors-origin", "https://app.example", "--api-prefix", "/gem"});
+  const HttpReply reply = server.call("GET", "/gem/v1/models", "", "Origin: https://app.example\r\n");
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_NE(reply.head.find("Access-Control-Allow-Origin: https://app.example\r\n"), std::string::npos)
+      << reply.head;
+  EXPECT_EQ(server.call("GET", "/gem/v1/models", "", "Origin: https://other.example\r\n").status, 403);
+  EXPECT_EQ(server.call("GET", "/v1/models").status, 404);
+}
+
+TEST(Serve, TermLetsARunningStreamEnd) {
+  Server server;
+  Client stream(server.port());
+  Client late(server.port());
+  Json body = Json::parse(kLongStream);
+  body["max_tokens"] = 500;
+  stream.send("POST", "/v1/chat/completions", body.dump());
+  ASSERT_TRUE(stream.read_until("\"content\":\""));
+  server.process().send(SIGTERM);
+  // Who is connected already is told; the stream goes on to its end.
+  ASSERT_TRUE(eventually([&] { return late.call("GET", "/ready").status != 200; }));
+  const HttpReply reply = stream.receive();
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_TRUE(reply.body.ends_with("data: [DONE]\n\n")) << reply.body.substr(reply.body.size() - 300);
+  EXPECT_NE(reply.body.find("\"finish_reason\":\"length\""), std::string::npos);
+  EXPECT_EQ(server.process().wait(), 0) << server.process().err();
+  EXPECT_FALSE(Client(server.port()).connected());
+}
+
+TEST(Serve, ASecondSignalStopsAtOnce) {
+  Server server({"--parallel", "1", "--queue", "100"});
+  // Work for a long while.
+  std::vector<std::unique_ptr<Client>> streams;
+  for (int i = 0; i < 20; ++i) {
+    streams.push_back(std::make_unique<Client>(server.port()));
+    streams.back()->send("POST", "/v1/chat/completions", kLongStream);
+  }
+  ASSERT_TRUE(streams[0]->read_until("\"content\":\""));
+  server.process().send(SIGTERM);
+  EXPECT_TRUE(eventually([&] { return server.process().err().find("finishing") != std::string::npos; }));
+  EXPECT_TRUE(server.process().running());
+  server.process().send(SIGTERM);
+  EXPECT_EQ(server.process().wait(), 1);
+  EXPECT_NE(server.process().err().find("stopped before every reply was finished"), std::string::npos)
+      << server.process().err();
+}
+
+TEST(Serve, TheDrainTimeoutEndsWhatDoesNotEnd) {
+  Server server({"--parallel", "1", "--queue", "100", "--drain-timeout", "0.05"});
+  std::vector<std::unique_ptr<Client>> streams;
+  for (int i = 0; i < 20; ++i) {
+    streams.push_back(std::make_unique<Client>(server.port()));
+    streams.back()->send("POST", "/v1/chat/completions", kLongStream);
+  }
+  ASSERT_TRUE(streams[0]->read_until("\"content\":\""));
+  server.process().send(SIGTERM);
+  EXPECT_EQ(server.process().wait(), 1);
+}
+
+TEST(Serve, AClientThatLeavesFreesItsSlot) {
+  Server server({"--parallel", "1"});
+  {
+    Client stream(server.port());
+    stream.send("POST", "/v1/chat/completions", kLongStream);
+    ASSERT_TRUE(stream.read_until("\"content\":\""));
+    EXPECT_EQ(server.busy_slots(), 1u);
+  }
+  EXPECT_TRUE(eventually([&] { return server.busy_slots() == 0; }, 5s));
+  EXPECT_TRUE(eventually([&] {
+    return server.call("GET", "/metrics").body.find("gem_requests_total{outcome=\"cancelled\"} 1\n") !=
+           std::string::npos;
+  }));
+  // A plain reply, and one in the queue, likewise.
+  Json plain = Json::parse(kLongStream);
+  plain["stream"] = false;
+  {
+    Client first(server.port()), second(server.port());
+    first.send("POST", "/v1/chat/completions", plain.dump());
+    second.send("POST", "/v1/chat/completions", plain.dump());
+    ASSERT_TRUE(eventually([&] {
+      return server.call("GET", "/metrics").body.find("gem_requests_queued 1\n") != std::string::npos;
+    }));
+  }
+  EXPECT_TRUE(eventually([&] { return server.busy_slots() == 0; }, 5s));
+  EXPECT_NE(content_of(server.call("POST", "/v1/chat/completions", kQuestion)).find("42"), std::string::npos);
+}
+
+TEST(Serve, AFullQueueIsTold) {
+  Server server({"--parallel", "1", "--queue", "0"});
+  Client stream(server.port());
+  stream.send("POST", "/v1/chat/completions", kLongStream);
+  ASSERT_TRUE(stream.read_until("\"content\":\""));
+  const HttpReply reply = server.call("POST", "/v1/chat/completions", kQuestion);
+  EXPECT_EQ(reply.status, 429) << reply.body;
+  EXPECT_NE(reply.head.find("Retry-After: "), std::string::npos) << reply.head;
+}
+
+TEST(Serve, JsonLog) {
+  Server server({"--log-format", "json", "--metrics-names", "vllm"});
+  EXPECT_NE(
+      server.call("GET", "/metrics").body.find("vllm:num_requests_running{model_name=\"gem-demo\"} 0\n"),
+      std::string::npos);
+  server.process().send(SIGTERM);
+  EXPECT_EQ(server.process().wait(), 0);
+  std::size_t requests = 0;
+  for (const std::string& line : lines_of(server.process().err())) {
+    const Json entry = Json::parse(line);
+    EXPECT_TRUE(entry.contains("time"));
+    requests += entry.contains("event") ? 1 : 0;
+  }
+  EXPECT_EQ(requests, 1u);
+}
+
+TEST(Serve, APortInUse) {
+  Server server;
+  const Outcome second = gem_command("serve --port " + std::to_string(server.port()));
+  EXPECT_EQ(second.status, 1);
+  EXPECT_NE(second.err.find("gem: error: "), std::string::npos) << second.err;
+  EXPECT_NE(second.err.find(std::to_string(server.port())), std::string::npos) << second.err;
+}
+
+TEST(Serve, AModelThatIsNone) {
+  const Folder folder;
+  write_text(folder / "no.gguf", "nothing");
+  EXPECT_EQ(gem_command("serve --port 0 -m " + (folder / "no.gguf").string()).status, 3);
+}
+
+TEST(Serve, OptionsThatCannotBe) {
+  for (const char* options :
+       {"--port 70000", "--parallel 0", "--api-key ''", "--cors-origin null", "--log-format xml",
+        "--metrics-names none", "--api-prefix gem", "--drain-timeout -1", "--temperature -1",
+        "--api-key-file /dev/null", "--log-level loud", "--max-body x"})
+    EXPECT_EQ(gem_command(std::string("serve --port 0 ") + options).status, 2) << options;
+}
+
+TEST(Serve, WarnsWhenTheWorldMayCall) {
+  Server server({"--host", "127.0.0.1"});
+  EXPECT_EQ(server.process().err().find("everybody"), std::string::npos);
+  Process open({"serve", "--port", "0", "--host", "0.0.0.0", "--threads", "1"});
+  EXPECT_TRUE(
+      eventually([&] { return open.err().find("everybody who reaches 0.0.0.0") != std::string::npos; }));
+}
+
+}  // namespace
+}  // namespace gem::testing

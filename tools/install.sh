@@ -18,5 +18,7 @@ if [[ -n $other && $(readlink -f "$other") != $(readlink -f "$target" 2>/dev/nul
   exit 1
 fi
 install -D -m 755 build/gem "$target"
-install -D -m 644 models/gem-demo.gguf "$prefix/share/gem/gem-demo.gguf"
-echo "installed $target and $prefix/share/gem/gem-demo.gguf"
+for model in gem-demo.gguf mtp-gem-demo.gguf; do
+  install -D -m 644 "models/$model" "$prefix/share/gem/$model"
+done
+echo "installed $target, and the bundled model and its drafter below $prefix/share/gem"

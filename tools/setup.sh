@@ -1,14 +1,19 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that building, testing or checking gem needs and this machine lacks. Says what it
 # does; downloads nothing else. Usage: tools/setup.sh build [test] [lint] [bench]
+#
+# PROGRAM=PACKAGE: any program of that name will do, wherever it came from (Node.js of its own archive brings an npm
+# that Debian's package would fight with).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build
 
 declare -A packages=(
   [build]="g++ cmake ninja-build make nlohmann-json3-dev libcli11-dev libfmt-dev libspdlog-dev libboost1.81-dev"
-  [test]="libgtest-dev clang libclang-rt-14-dev"
-  [lint]="clang clang-format clang-tidy libgtest-dev git"
+  # Node.js runs the tests of the web page (in Chromium) and of the official clients; python3 and npm get the real-size
+  # vocabulary for the tokenizer's tests.
+  [test]="libgtest-dev clang libclang-rt-14-dev python3=python3 node=nodejs npm=npm chromium=chromium"
+  [lint]="clang clang-format clang-tidy libgtest-dev git=git"
   [bench]="libbenchmark-dev"
 )
 
@@ -16,6 +21,8 @@ missing=()
 for what in "$@"; do
   [[ -v packages[$what] ]] || { echo "setup: unknown part '$what' (known: ${!packages[*]})" >&2; exit 2; }
   for package in ${packages[$what]}; do
+    if [[ $package == *=* ]] && command -v "${package%%=*}" >/dev/null; then continue; fi
+    package=${package#*=}
     dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
   done
 done

@@ -53,26 +53,10 @@ Serving::~Serving() {
   stop();
 }
 
-std::unique_ptr<Session> Serving::open() const {
-  SessionOptions o = options_.model.session();
-  if (options_.parallel != 0) {
-    o.streams = options_.parallel;
-    return Session::open(o);
-  }
-  for (const std::uint32_t streams : {4u, 2u}) {
-    o.streams = streams;
-    try {
-      return Session::open(o);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kRefused) throw;  // perhaps the memory: fewer streams need less
-    }
-  }
-  o.streams = 1;
-  return Session::open(o);
-}
-
 void Serving::load() {
-  session_ = open();
+  SessionOptions session = options_.model.session();
+  session.streams = options_.parallel;
+  session_ = Session::open(session);
   service_ = std::make_unique<server::Service>(*session_, server::ServiceOptions{.queue = options_.queue},
                                                &metrics_);
   server::RequestDefaults defaults;
@@ -114,8 +98,8 @@ std::string Serving::description() const {
   return fmt::format(
       "{} ({}), context {}, {} slot{}, queue {}; memory {}: weights {}, KV cache {}, scratch {}, tables {}",
       name_, session_->model().profile().title, m.context, m.streams, m.streams == 1 ? "" : "s",
-      options_.queue, human_bytes(m.total()), human_bytes(m.weights), human_bytes(m.kv_stream * m.streams),
-      human_bytes(m.scratch), human_bytes(m.tables));
+      options_.queue, human_bytes(m.total()), human_bytes(m.weights),
+      human_bytes((m.kv_stream + m.kv_undo) * m.streams), human_bytes(m.scratch), human_bytes(m.tables));
 }
 
 bool Serving::drain(std::chrono::milliseconds limit, SignalQueue& signals) {

@@ -43,8 +43,6 @@ class Serving {
   void stop();
 
  private:
-  std::unique_ptr<Session> open() const;
-
   ServerOptions options_;
   std::string name_;
   server::Metrics metrics_;

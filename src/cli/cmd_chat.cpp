@@ -143,11 +143,14 @@ class Chat {
       messages_.pop_back();
       throw;
     }
-    add("assistant", answer.reply.content);
+    const bool stopped = answer.reason == FinishReason::kCancelled;
+    // Stopped before it said anything: as if it had not been asked, for an empty reply would stay in the way.
+    const bool forgotten = stopped && answer.reply.content.empty();
+    forgotten ? messages_.pop_back() : add("assistant", answer.reply.content);
     if (terminal_) {
-      const bool stopped = answer.reason == FinishReason::kCancelled;
       fmt::print(stderr, "\033[2m[{}{}]\033[0m\n", speeds(answer.times),
-                 stopped                                  ? "; stopped"
+                 forgotten                                ? "; stopped, and your message forgotten"
+                 : stopped                                ? "; stopped"
                  : answer.reply.finish_reason == "length" ? "; cut off by the limit"
                                                           : "");
     }

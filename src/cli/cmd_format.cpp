@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
 #include "cli/commands.h"
 #include "cli/json_lines.h"
 #include "text/chat_format.h"
@@ -27,8 +28,13 @@ void add_format(CLI::App& app) {
       filter_json_lines([variant](std::string_view line) { return format_line(line, variant); });
       return;
     }
-    const ChatCase item = parse_chat_case(read_standard_input(), variant);
-    const std::string prompt = to_text(render_chat(item.messages, item.tools, item.options).pieces);
+    std::string prompt;
+    try {
+      const ChatCase item = parse_chat_case(read_standard_input(), variant);
+      prompt = to_text(render_chat(item.messages, item.tools, item.options).pieces);
+    } catch (const Error& error) {
+      fail(ErrorCode::kFailed, "standard input: {}", error.what());
+    }
     std::fwrite(prompt.data(), 1, prompt.size(), stdout);
   });
 }

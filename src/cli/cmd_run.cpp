@@ -1,13 +1,14 @@
 // gem run: one answer on the terminal.
 #include <fmt/format.h>
 
-#include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/console.h"
+#include "cli/json_lines.h"
 #include "cli/options.h"
+#include "text/json_value.h"
 
 namespace gem::cli {
 namespace {
@@ -53,42 +54,42 @@ ReplySettings settings_of(const Options& o, const Session& session) {
 }
 
 // A request's own wish, or else the command's --think.
-bool wants_thinking(const nlohmann::ordered_json& request, bool otherwise, std::size_t line) {
-  const auto options = request.find("options");
-  if (options == request.end() || options->is_null()) return otherwise;
-  if (!options->is_object()) fail(ErrorCode::kUsage, "line {}: options is not an object", line);
-  const auto think = options->find("enable_thinking");
-  if (think == options->end() || think->is_null()) return otherwise;
-  if (!think->is_boolean()) fail(ErrorCode::kUsage, "line {}: enable_thinking is not a boolean", line);
-  return think->get<bool>();
+bool wants_thinking(const JsonValue& request, bool otherwise) {
+  const JsonValue* options = request.find("options");
+  if (options == nullptr || options->is_null()) return otherwise;
+  if (!options->is_object()) fail(ErrorCode::kUsage, "options is not an object");
+  const JsonValue* think = options->find("enable_thinking");
+  if (think == nullptr || think->is_null()) return otherwise;
+  if (think->kind != JsonValue::Kind::kBoolean) fail(ErrorCode::kUsage, "enable_thinking is not a boolean");
+  return think->boolean;
+}
+
+Answer answer_line(const JsonValue& request, Console& console, ReplySettings settings) {
+  if (!request.is_object()) fail(ErrorCode::kUsage, "not a JSON object");
+  if (const JsonValue* prompt = request.find("prompt")) {
+    if (!prompt->is_string()) fail(ErrorCode::kUsage, "prompt is not a string");
+    return console.complete(prompt->text, settings);
+  }
+  settings.think = wants_thinking(request, settings.think);
+  const JsonValue* messages = request.find("messages");
+  if (messages == nullptr) fail(ErrorCode::kUsage, "messages or prompt is missing");
+  const JsonValue* tools = request.find("tools");
+  return console.ask(parse_messages(*messages), tools != nullptr ? parse_tools(*tools) : std::vector<Tool>(),
+                     settings);
 }
 
 // One request a line, one answer a line: {"messages": [...], "tools": [...], "options": {"enable_thinking":
-// true}} or {"prompt": "rendered text"}. Answered as they come, so that a caller may wait for each.
+// true}} or {"prompt": "rendered text"}.
 void run_lines(const Options& o, Session& session) {
   Console console(session);
-  std::string line;
-  std::size_t number = 0;
   ReplySettings settings = settings_of(o, session);
   settings.quiet = true;
   settings.print = false;
-  while (std::getline(std::cin, line)) {
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const nlohmann::ordered_json j = parse_json(line, fmt::format("line {}", number));
-    if (!j.is_object()) fail(ErrorCode::kUsage, "line {} is not a JSON object", number);
-    Answer answer;
-    if (j.contains("prompt")) {
-      if (!j["prompt"].is_string()) fail(ErrorCode::kUsage, "line {}: prompt is not a string", number);
-      answer = console.complete(j["prompt"].get<std::string>(), settings);
-    } else {
-      settings.think = wants_thinking(j, o.think, number);
-      answer = console.ask(parse_messages(j.value("messages", nlohmann::ordered_json())),
-                           parse_tools(j.value("tools", nlohmann::ordered_json())), settings);
-    }
-    fmt::print("{}\n", to_json(answer).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-    std::fflush(stdout);
-  }
+  filter_json_lines([&](std::string_view line) {
+    const Answer answer = answer_line(gem::parse_json(line), console, settings);
+    if (answer.reason == FinishReason::kCancelled) fail(ErrorCode::kCancelled, "interrupted");
+    return to_json(answer).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  });
 }
 
 void run(const Options& o) {
@@ -129,19 +130,25 @@ void run(const Options& o) {
 void add_run(CLI::App& app) {
   auto o = std::make_shared<Options>();
   CLI::App* sub = app.add_subcommand("run", "Answer one prompt");
-  sub->add_option("prompt", o->prompt, "The prompt, in quotes; - reads standard input");
+  CLI::Option* prompt = sub->add_option("prompt", o->prompt, "The prompt, in quotes; - reads standard input");
   o->model.add_to(*sub);
   o->sampling.add_to(*sub);
-  sub->add_option("--system", o->system, "System text");
-  sub->add_option("--messages", o->messages, "File with earlier messages, JSON in OpenAI's form");
-  sub->add_option("--tools", o->tools, "File with tool declarations, JSON in OpenAI's form");
-  sub->add_flag("--think", o->think, "Let the model think before it answers");
-  sub->add_flag("--raw", o->raw,
-                "Continue the text as it stands, control tokens included, without the chat format");
+  CLI::Option* system = sub->add_option("--system", o->system, "System text");
+  CLI::Option* messages =
+      sub->add_option("--messages", o->messages, "File with earlier messages, JSON in OpenAI's form");
+  CLI::Option* tools =
+      sub->add_option("--tools", o->tools, "File with tool declarations, JSON in OpenAI's form");
+  CLI::Option* think = sub->add_flag("--think", o->think, "Let the model think before it answers");
+  CLI::Option* raw = sub->add_flag(
+      "--raw", o->raw, "Continue the text as it stands, control tokens included, without the chat format");
   sub->add_flag("--quiet,-q", o->quiet, "Print the answer only");
-  sub->add_flag("--json", o->json, "Print the message as JSON");
-  sub->add_flag("--jsonl", o->jsonl,
-                "Read requests from standard input, one JSON object a line; print a message a line");
+  CLI::Option* json = sub->add_flag("--json", o->json, "Print the message as JSON");
+  CLI::Option* lines =
+      sub->add_flag("--jsonl", o->jsonl,
+                    "Read requests from standard input, one JSON object a line; print a message a line");
+  // What the other way of asking would silently ignore.
+  for (CLI::Option* other : {prompt, system, messages, tools, raw, json}) lines->excludes(other);
+  for (CLI::Option* other : {system, messages, tools, think}) raw->excludes(other);
   sub->callback([o] { run(*o); });
 }
 

@@ -3,16 +3,16 @@
 
 #include <charconv>
 #include <cstdio>
-#include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/json_lines.h"
 #include "cli/options.h"
 #include "formats/checkpoint.h"
+#include "text/json_value.h"
 #include "text/tokenizer.h"
 
 namespace gem::cli {
@@ -43,31 +43,19 @@ struct Options {
   }
 };
 
-std::string all_of_stdin() {
-  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
-}
-
 void print_line(const std::string& line) {
   fmt::print("{}\n", line);
 }
 
-// Calls `answer` with the object on each line of standard input and prints what it returns, so that a caller
-// may keep the program open and ask line by line.
+// Calls `answer` with the member `key` of the object on each line of standard input.
 template <typename Answer>
-void answer_lines(Answer&& answer) {
-  std::string line;
-  for (std::size_t number = 1; std::getline(std::cin, line); ++number) {
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    try {
-      const nlohmann::json question = nlohmann::json::parse(line);
-      print_line(answer(question).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-    } catch (const nlohmann::json::exception& error) {
-      fail(ErrorCode::kUsage, "line {} of the input: {}", number, error.what());
-    } catch (const Error& error) {
-      fail(error.code(), "line {} of the input: {}", number, error.what());
-    }
-    std::fflush(stdout);
-  }
+void answer_lines(std::string_view key, Answer&& answer) {
+  filter_json_lines([&](std::string_view line) {
+    const JsonValue question = parse_json(line);
+    const JsonValue* value = question.find(key);
+    if (value == nullptr) fail(ErrorCode::kUsage, "expected an object with the member {:?}", key);
+    return answer(*value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  });
 }
 
 void tokenize(const Options& o) {
@@ -78,12 +66,14 @@ void tokenize(const Options& o) {
     return ids;
   };
   if (o.jsonl) {
-    answer_lines([&](const nlohmann::json& question) {
-      return nlohmann::json{{"ids", ids_of(question.at("text").get<std::string>())}};
+    answer_lines("text", [&](const JsonValue& text) {
+      if (!text.is_string()) fail(ErrorCode::kUsage, "text is not a string");
+      return nlohmann::json{{"ids", ids_of(text.text)}};
     });
     return;
   }
-  print_line(fmt::format("{}", fmt::join(ids_of(o.text_given->count() == 0 ? all_of_stdin() : o.text), " ")));
+  print_line(
+      fmt::format("{}", fmt::join(ids_of(o.text_given->count() == 0 ? read_standard_input() : o.text), " ")));
 }
 
 std::int32_t parse_id(std::string_view word) {
@@ -105,12 +95,13 @@ void append_ids(std::string_view text, Ids& ids) {
   }
 }
 
-// JSON numbers convert to int32 silently, so the range is checked here.
-Ids ids_from(const nlohmann::json& array) {
+Ids ids_from(const JsonValue& array) {
+  if (!array.is_array()) fail(ErrorCode::kUsage, "ids is not an array");
   Ids ids;
-  for (const nlohmann::json& number : array) {
-    if (!number.is_number_integer()) fail(ErrorCode::kUsage, "{} is no token id", number.dump());
-    ids.push_back(parse_id(number.dump()));
+  for (const JsonValue& number : array.items) {
+    if (number.kind != JsonValue::Kind::kNumber)
+      fail(ErrorCode::kUsage, "{} is no token id", in_quotes(to_json_text(number)));
+    ids.push_back(parse_id(number.text));
   }
   return ids;
 }
@@ -118,13 +109,19 @@ Ids ids_from(const nlohmann::json& array) {
 void detokenize(const Options& o) {
   const Tokenizer tokenizer = o.load();
   if (o.jsonl) {
-    answer_lines([&](const nlohmann::json& question) {
-      return nlohmann::json{{"text", tokenizer.decode(ids_from(question.at("ids")), !o.skip_special)}};
+    answer_lines("ids", [&](const JsonValue& ids) {
+      return nlohmann::json{{"text", tokenizer.decode(ids_from(ids), !o.skip_special)}};
     });
     return;
   }
   Ids ids;
-  if (o.words.empty()) append_ids(all_of_stdin(), ids);
+  if (o.words.empty()) {
+    try {
+      append_ids(read_standard_input(), ids);
+    } catch (const Error& error) {
+      fail(ErrorCode::kFailed, "standard input: {}", error.what());
+    }
+  }
   for (const std::string& word : o.words) append_ids(word, ids);
   const std::string text = tokenizer.decode(ids, !o.skip_special);
   std::fwrite(text.data(), 1, text.size(), stdout);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -14,14 +15,37 @@ namespace gem::cli {
 namespace {
 
 std::atomic<bool> interrupt_noted{false};
+std::atomic<bool> reading_prompt{false};  // with a bar on a terminal: a round may take long
+std::atomic<bool> thought_colour{false};  // standard output is dimmed
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may use no locks");
+
+template <std::size_t N>
+void write_in_handler(int file, const char (&text)[N]) {
+  if (::write(file, text, N - 1) < 0) return;  // nobody to tell
+}
+
+// The first Ctrl-C takes effect when the round is over; a second before that ends the process.
 extern "C" void note_interrupt(int) {
-  interrupt_noted = true;
+  const int before = errno;
+  if (interrupt_noted.exchange(true)) {
+    if (thought_colour) write_in_handler(STDOUT_FILENO, "\033[0m");
+    write_in_handler(STDERR_FILENO, "\n");
+    std::signal(SIGINT, SIG_DFL);
+    ::raise(SIGINT);  // delivered when this returns
+  } else if (reading_prompt) {
+    write_in_handler(STDERR_FILENO,
+                     "\r\033[Kstopping after this part of the prompt; Ctrl-C again ends at once\n");
+  }
+  errno = before;
 }
 
 // A bar on stderr for prompts that take more than a moment.
 class PromptBar {
  public:
-  explicit PromptBar(bool active) : active_(active) {}
+  explicit PromptBar(bool active) : active_(active) { reading_prompt = active; }
+  ~PromptBar() { reading_prompt = false; }
+  PromptBar(const PromptBar&) = delete;
+  PromptBar& operator=(const PromptBar&) = delete;
   void show(std::uint32_t done, std::uint32_t total) {
     if (!active_) return;
     const double elapsed = seconds();
@@ -34,6 +58,7 @@ class PromptBar {
     shown_ = true;
   }
   void clear() {
+    reading_prompt = false;
     if (shown_) {
       fmt::print(stderr, "\r\033[K");
       std::fflush(stderr);
@@ -88,6 +113,7 @@ class Printer {
   void enter(Part part) {
     if (part == part_) return;
     if (part_ == Part::kThought && colour_) std::fputs("\033[0m", stdout);
+    thought_colour = part == Part::kThought && colour_;
     if (part_ != Part::kNothing) std::fputc('\n', stdout);
     if (part == Part::kThought) std::fputs(colour_ ? "\033[2m" : "[thought] ", stdout);
     if (part == Part::kCall) std::fputs("[call] ", stdout);

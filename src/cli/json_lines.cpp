@@ -18,6 +18,7 @@ void filter_json_lines(const std::function<std::string(std::string_view)>& work)
     try {
       result = work(line);
     } catch (const Error& error) {
+      if (error.code() == ErrorCode::kCancelled) throw;
       std::fflush(stdout);
       const std::string message = to_json_text(JsonValue::string(error.what()));
       fmt::print(stderr, "{{\"error\":{{\"line\":{},\"message\":{}}}}}\n", number, message);
@@ -25,6 +26,7 @@ void filter_json_lines(const std::function<std::string(std::string_view)>& work)
     }
     result += '\n';
     std::fwrite(result.data(), 1, result.size(), stdout);
+    std::fflush(stdout);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -9,6 +10,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "cli/json_lines.h"
 
 namespace gem::cli {
 
@@ -70,7 +72,18 @@ void SamplingOptions::add_to(CLI::App& app) {
   app.add_option("--logit-bias", logit_bias, "ID:BIAS, added to a token's logit; -inf forbids it")
       ->take_all()
       ->allow_extra_args(false);
-  app.add_option("--seed", seed, "Same seed, same reply (default: random)");
+  // -1 is what other programs take for "random"; as an unsigned number it would be one seed among others.
+  const auto read_seed = [this](const std::string& text) {
+    std::uint64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool all = error == std::errc() && end == text.data() + text.size();
+    if (!all && text != "-1")
+      throw CLI::ValidationError("--seed", "expected a number from 0 to 2^64 - 1, or -1 for a random one");
+    seed = all ? std::optional(value) : std::nullopt;
+  };
+  app.add_option_function<std::string>("--seed", read_seed,
+                                       "Same seed, same reply (default: -1, a random one)")
+      ->type_name("UINT");
   app.add_option("--max-tokens", max_tokens, "Longest reply in tokens (default: until the context is full)");
   app.add_option("--stop", stop, "Stop when this text appears (may be repeated)")
       ->take_all()
@@ -126,7 +139,7 @@ std::unique_ptr<Session> open_session(const ModelOptions& options) {
 }
 
 std::string read_file(const std::string& path) {
-  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  if (path == "-") return read_standard_input();
   std::ifstream file(path, std::ios::binary);
   std::error_code ignored;  // a folder opens, and fails only when it is read
   if (!file || std::filesystem::is_directory(path, ignored)) fail(ErrorCode::kUsage, "cannot read {}", path);

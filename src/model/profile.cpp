@@ -358,7 +358,8 @@ Profile read_profile(const Checkpoint& checkpoint, const AdmissionOptions& optio
   }
   if (options.any_geometry) return found;
   if (nearest != nullptr)
-    fail(ErrorCode::kRefused, "this is not {}: {}", nearest->title, difference(found, *nearest));
+    fail(ErrorCode::kRefused, "this is not {}: {} (--any-geometry admits it all the same)", nearest->title,
+         difference(found, *nearest));
   fail(ErrorCode::kRefused,
        "a Gemma 4 model of {} layers and hidden width {} is none that gem knows; {} (--any-geometry admits "
        "it all the same)",

@@ -58,8 +58,72 @@ TEST(Arguments, ALineWithAnOptionOfTheWrongTypeIsNamed) {
   const Outcome o =
       gem_command("run --jsonl",
                   R"({"messages": [{"role": "user", "content": "hi"}], "options": {"enable_thinking": 1}})");
-  EXPECT_EQ(o.status, 2);
+  EXPECT_EQ(o.status, 1);
   EXPECT_NE(o.err.find("line 1: enable_thinking"), std::string::npos) << o.err;
+}
+
+// The input is bad, not the command: one status for every verb, and the lines before it are answered.
+TEST(Arguments, BadLinesOfInputAreFailedWork) {
+  struct Verb {
+    const char* command;
+    const char* good;
+    std::vector<const char*> bad;
+  };
+  const std::vector<Verb> verbs = {
+      {"tokenize --jsonl", R"({"text": "a"})", {"{", R"({"text": 5})", R"({"txt": ""})", "[]"}},
+      {"detokenize --jsonl",
+       R"({"ids": [5]})",
+       {"{", R"({"ids": [1.5]})", R"({"ids": ["5"]})", R"({"ids": 5})", R"({"ids": [-1]})",
+        R"({"ids": [99999999999]})"}},
+      {"format --jsonl", R"({"messages": []})", {"{", R"({"messages": 5})", "{}"}},
+      {"parse --jsonl", R"({"text": "a"})", {"{", R"({"text": 5})", R"({"text": "", "tools": [{}]})"}},
+      {"run --jsonl --temperature 0 --max-tokens 1",
+       R"({"prompt": "a"})",
+       {"{", "[]", "{}", R"({"prompt": 5})", R"({"messages": 5})", R"({"messages": [], "tools": 5})"}},
+  };
+  for (const Verb& verb : verbs) {
+    for (const char* bad : verb.bad) {
+      const Outcome o = gem_command(verb.command, std::string(verb.good) + "\n\n" + bad + "\n" + verb.good);
+      EXPECT_EQ(o.status, 1) << verb.command << ": " << bad;
+      EXPECT_EQ(lines_of(o.out).size(), 1u) << verb.command << ": " << bad << "\n" << o.out;
+      const std::vector<std::string> said = lines_of(o.err);
+      ASSERT_EQ(said.size(), 2u) << o.err;
+      EXPECT_EQ(json::parse(said[0])["error"]["line"], 3) << o.err;
+      EXPECT_EQ(said[1].rfind("gem: error: line 3: ", 0), 0u) << o.err;
+    }
+  }
+  EXPECT_EQ(gem_command("format", "{").status, 1);
+  EXPECT_EQ(gem_command("detokenize", "five").status, 1);
+  EXPECT_EQ(gem_command("detokenize five").status, 2) << "an argument is usage";
+}
+
+TEST(Arguments, OptionsThatWouldBeIgnoredAreRefused) {
+  const Folder folder;
+  const std::string file = (folder / "x.json").string();
+  write_text(file, "[]");
+  for (const std::string& other : {std::string("--raw"), std::string("--system s"), "--tools " + file,
+                                   "--messages " + file, std::string("--json"), std::string("prompt")}) {
+    const Outcome o = gem_command("run --jsonl " + other, R"({"prompt": "a"})");
+    EXPECT_EQ(o.status, 2) << other;
+    EXPECT_NE(o.err.find("--jsonl"), std::string::npos) << o.err;
+  }
+  for (const std::string& other : {std::string("--system s"), "--tools " + file, std::string("--think")}) {
+    EXPECT_EQ(gem_command("run --raw x " + other).status, 2) << other;
+  }
+}
+
+TEST(Arguments, SeedsAreNumbersAndMinusOneIsRandom) {
+  const auto said = [](const std::string& seed) {
+    const Outcome o =
+        gem_command("run -q --temperature 5 --top-k 0 --top-p 1 --max-tokens 12 --seed " + seed + " hi");
+    EXPECT_EQ(o.status, 0) << seed << ": " << o.err;
+    return o.out;
+  };
+  EXPECT_EQ(said("18446744073709551615"), said("18446744073709551615"));
+  EXPECT_NE(said("-1"), said("-1")) << "two random replies";
+  for (const char* seed : {"-2", "1.5", "x", "18446744073709551616", "1x", "''"}) {
+    EXPECT_EQ(gem_command(std::string("run --seed ") + seed + " hi").status, 2) << seed;
+  }
 }
 
 TEST(Arguments, AReaderThatGoesAwayEndsTheReply) {

@@ -185,7 +185,7 @@ Task<void> Connection::serve() {
       more = co_await exchange();
       if (more) more = co_await next_request();
     }
-    if (unread_) co_await linger();
+    if (unread_ || !in_.empty()) co_await linger();
   } catch (const std::exception& e) {
     spdlog::error("the connection of {} failed: {}", peer_, e.what());
   }

@@ -7,6 +7,11 @@
 // ends its reply within one turn of the event loop.
 #pragma once
 
+// ThreadSanitizer does not know fences, and GCC says so; Asio's own have no effect beside its mutexes.
+#if defined(__SANITIZE_THREAD__)
+#define BOOST_ASIO_DISABLE_FENCED_BLOCK
+#endif
+
 #include <array>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/basic_stream_socket.hpp>

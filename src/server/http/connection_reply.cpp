@@ -104,8 +104,8 @@ Task<bool> Connection::await_pending(Exchange& exchange, const HttpRequest& head
   std::optional<HttpResponse> response;
   {
     Attached<Wake> wake(std::make_shared<Wake>(*this));
-    if (!gone()) reply->on_ready(wake->function());
-    while (!gone()) {
+    if (reply != nullptr && !gone()) reply->on_ready(wake->function());
+    while (reply != nullptr && !gone()) {
       if (std::exchange(wake->ready, false)) response = poll(*reply, head);
       if (response) break;
       co_await wait_watching(Clock::time_point::max());
@@ -144,7 +144,7 @@ Task<bool> Connection::stream(Exchange& exchange, const HttpRequest& head, Event
   reply.head = {};
 
   Attached<Wake> wake(std::make_shared<Wake>(*this));
-  bool done = !has_body;
+  bool done = !has_body || reply.source == nullptr;
   if (!done) reply.source->on_ready(wake->function());
   std::string piece;
   auto progress = Clock::now();  // of the socket

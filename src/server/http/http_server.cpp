@@ -1,5 +1,7 @@
 #include "server/http/http_server.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
 
@@ -36,6 +38,20 @@ constexpr asio::use_awaitable_t<IoExecutor> kAwait{};
 constexpr milliseconds kAcceptPause{100};
 // Connections beyond the limit that are told so at the same time; those beyond that are just closed.
 constexpr std::size_t kMaxTurnedAway = 64;
+
+// A client that is cut off without a word (a cable, a suspended machine) would hold its stream for as long as
+// nothing is written to it; the kernel asks after a minute, and gives up after another.
+void keep_probing(int fd) {
+  const auto set = [fd](int level, int name, int value) {
+    ::setsockopt(fd, level, name, &value, sizeof value);
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+#if defined(TCP_KEEPIDLE) && defined(TCP_KEEPINTVL) && defined(TCP_KEEPCNT)
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 60);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 15);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 4);
+#endif
+}
 
 }  // namespace
 
@@ -140,7 +156,10 @@ struct HttpServer::Impl {
     const int fd = socket.native_handle();
     std::string peer = peer_name(fd);
     // A token is sent when it is there; and what the kernel holds of an unread stream is bounded, too.
-    if (peer != "unix") socket.set_option(asio::ip::tcp::no_delay(true), ec);
+    if (peer != "unix") {
+      socket.set_option(asio::ip::tcp::no_delay(true), ec);
+      keep_probing(fd);
+    }
     socket.set_option(asio::socket_base::send_buffer_size(static_cast<int>(
                           std::min<std::size_t>(options.send_buffer_bytes, std::size_t{1} << 30))),
                       ec);

@@ -1,16 +1,19 @@
 // Any reply through the parser: the result does not depend on how it is cut, the deltas add up to it, what
 // was cut off is still valid, and arguments are JSON.
 //
-// Byte 0 holds the options, byte 1 a chunk size; of the rest 0x80..0x89 are the markers and everything else
-// is text.
+// Byte 0 holds the options (8: arguments are typed by a schema), byte 1 a chunk size; of the rest 0x80..0x89
+// are the markers and everything else is text.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "text/argument_types.h"
+#include "text/json_value.h"
 #include "text/reply_parser.h"
 #include "text/utf8.h"
 
@@ -69,11 +72,23 @@ gem::ParsedReply parse(std::string_view reply, const gem::ReplyOptions& options,
   return result;
 }
 
+// A tool f with an argument of every type, each named by one letter.
+std::shared_ptr<const gem::ToolTypes> types() {
+  static const auto types = std::make_shared<const gem::ToolTypes>(gem::parse_tools(gem::parse_json(R"([{
+    "type":"function","function":{"name":"f","parameters":{"type":"object","properties":{
+      "s":{"type":"string"},"n":{"type":"number"},"i":{"type":"integer"},"b":{"type":"boolean"},
+      "o":{"type":"object","properties":{"n":{"type":"integer"},"s":{"type":"string"}}},
+      "l":{"type":"array","items":{"type":"integer"}},"t":{"type":"array","items":{"type":"string"}},
+      "z":{"type":["integer","null"]},"u":{"anyOf":[{"type":"integer"},{"type":"array"}]}}}}}])")));
+  return types;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
-  const gem::ReplyOptions options{(data[0] & 1) != 0, (data[0] & 2) == 0, (data[0] & 4) == 0};
+  gem::ReplyOptions options{(data[0] & 1) != 0, (data[0] & 2) == 0, (data[0] & 4) == 0};
+  if ((data[0] & 8) != 0) options.tools = types();
   const std::string_view reply(reinterpret_cast<const char*>(data) + 2, size - 2);
   const gem::ParsedReply whole = parse(reply, options, reply.size() + 1);
   require(parse(reply, options, 1) == whole);

@@ -1,13 +1,16 @@
 // Headless Chromium with a new profile, and a page that remembers what must not happen: errors on the console,
 // exceptions, requests to anywhere but the server.
 
-import {mkdirSync, mkdtempSync, rmSync} from "node:fs";
+import {existsSync, mkdirSync, mkdtempSync, rmSync} from "node:fs";
 import {tmpdir} from "node:os";
 import {join} from "node:path";
 import {chromium} from "playwright-core";
 
 const PROGRAM = process.env.CHROMIUM ?? "/usr/bin/chromium";
-const SHOTS = process.env.GEM_SHOTS ?? join(process.cwd(), "screenshots");
+const SHOTS = join(process.cwd(), "screenshots");
+
+// Why these tests cannot run here, or false.
+export const skipReason = () => (existsSync(PROGRAM) ? false : `no Chromium at ${PROGRAM} (tools/setup.sh test, or set CHROMIUM)`);
 
 // A browser with a profile of its own: kept over the pages opened in it, as with a user's.
 export async function openBrowser(options = {}) {
@@ -30,10 +33,10 @@ export async function openBrowser(options = {}) {
   return {context, close};
 }
 
-export async function openPage(context, url) {
+// `expected`: patterns of console errors that the test provokes (expect() adds one later).
+export async function openPage(context, url, expected = []) {
   const page = await context.newPage();
   const faults = [];
-  const expected = []; // patterns of console errors that the test provokes
   const origin = new URL(url).origin;
   page.on("console", (message) => {
     if (message.type() === "error" || message.type() === "warning") {
@@ -62,6 +65,9 @@ export async function send(page, text) {
   await input(page).fill(text);
   await input(page).press("Enter");
 }
+
+// Text in the conversation (what screen readers are told stands elsewhere in the page once more).
+export const inThread = (page, text) => page.locator("#thread").getByText(text).first();
 
 export const lastReply = (page) => page.locator(".message.assistant").last();
 

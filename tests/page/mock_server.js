@@ -73,7 +73,7 @@ export async function startMock({assets, key = "", context = 4096, pace = 5}) {
   const {port} = server.address();
   const stop = () => new Promise((resolve) => {
     sockets.forEach((socket) => socket.destroy());
-    server.close(resolve);
+    server.close(() => resolve()); // also when it is closed already
   });
   return {url: `http://127.0.0.1:${port}/`, state, stop, restart: () => listen(port)};
 }

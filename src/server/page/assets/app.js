@@ -16,6 +16,7 @@ import {exportConversations, readImport} from "./transfer.js";
 
 const $ = (id) => document.getElementById(id);
 const NARROW = matchMedia("(max-width: 820px)"); // as in layout.css: panels lie over the conversation
+const ANNOUNCED = 2000; // characters at once to screen readers: nobody listens to more than the end of it
 const SUGGESTIONS = ["What is 25 + 17?", "What is the capital of France?", "Tell me a short story about a lighthouse.",
   "Write a Python function that reverses a list."];
 
@@ -41,7 +42,7 @@ const sidebar = new SidebarView($("sidebar"), {
 const thread = new ThreadView({
   scroller: $("scroller"), list: $("thread"), jump: $("jump"), welcome: $("welcome"),
   run: (id) => chat.running(id),
-  announce: (text) => { $("announcer").textContent = text; },
+  announce: (text) => { $("announcer").textContent = text.slice(-ANNOUNCED); },
   actions: {
     edit: (message, text) => chat.edit(current, message, text),
     regenerate: (message) => chat.regenerate(current, message),

@@ -149,7 +149,8 @@ bool Engine::step() {
                      std::span(stream.tokens_).subspan(stream.cache_->length(), rows),
                      {},
                      logits,
-                     Wanted::kNothing});
+                     Wanted::kNothing,
+                     !decode});
     served.push_back(&stream);
     decoding.push_back(decode);
   };

@@ -43,7 +43,7 @@ struct DrawnToken {
   // GenerationRequest::logprobs: natural, of the softmax of the raw logits at temperature 1 (before bias,
   // penalties and filters).
   double logprob = 0;
-  std::span<const TokenLogprob> top;  // the most probable tokens, best first
+  std::span<const TokenLogprob> top = {};  // the most probable tokens, best first
 };
 
 // Told what happens to a stream, from within Engine::step. Must not throw.

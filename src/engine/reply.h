@@ -20,7 +20,7 @@ namespace gem {
 struct ReplyStreamOptions {
   bool parse = true;            // take thoughts and calls apart; false: all text is content
   bool render_special = false;  // parse false: control tokens appear as their text, else not at all
-  ReplyOptions reply;           // parse true
+  ReplyOptions reply = {};      // parse true
   std::vector<std::string> stops{};
   // Tokens of a thought (its opening and label not counted) after which it is closed by force.
   std::optional<std::uint32_t> thinking_budget{};

@@ -24,7 +24,7 @@ struct SessionOptions {
   std::uint32_t streams = 1;  // 0: default_streams()
   bool any_geometry = false;
   // Puts something between the engine and its backend (tests: rounds that fail or wait).
-  std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> wrap_backend;
+  std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> wrap_backend = {};
 };
 
 // A context that leaves room for other programs; a longer one is asked for.

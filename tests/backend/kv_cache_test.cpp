@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <random>
+
 #include "backend/cpu/cpu_cache.h"
 #include "base/error.h"
 
@@ -83,6 +86,163 @@ TEST(KvCache, RowsBeyondTheContextOrTheSpanAreRefused) {
   EXPECT_THROW(cache.advance(3), Error);
   cache.advance(2);
   EXPECT_EQ(cache.length(), 10u);
+}
+
+// A cache whose slots hold the position that was written last; the full layer is not looked at.
+class PositionCache final : public KvCache {
+ public:
+  explicit PositionCache(KvPlan plan) : KvCache(std::move(plan)), slots_(this->plan().layers[0].slots, ~0u) {}
+
+  // Writes positions as a round would: in spans.
+  void write(std::uint32_t to, std::uint32_t span) {
+    while (length() < to) {
+      const std::uint32_t rows = std::min(span, to - length());
+      prepare(rows);
+      for (std::uint32_t i = 0; i < rows; ++i) {
+        const std::uint32_t position = length() + i;
+        slots_[position % slots_.size()] = position + (generation_ << 16);
+      }
+      advance(rows);
+    }
+  }
+  // What is written from here on is told apart from what was written before at the same positions.
+  void next_generation() { ++generation_; }
+  // The generation of each position that a row at length() sees.
+  bool window_holds(const std::vector<std::uint32_t>& generations) const {
+    for (std::uint32_t p = length() + 1 > plan().window ? length() + 1 - plan().window : 0; p < length();
+         ++p) {
+      if (slots_[p % slots_.size()] != p + (generations[p] << 16)) return false;
+    }
+    return true;
+  }
+  std::vector<float> read_key(std::uint32_t, std::uint32_t) const override { return {}; }
+  std::vector<float> read_value(std::uint32_t, std::uint32_t) const override { return {}; }
+
+  std::uint32_t blocks = 0;
+  std::uint32_t blocks_allowed = ~0u;
+
+ protected:
+  std::size_t slot_bytes(std::uint32_t) const override { return sizeof(std::uint32_t); }
+  void save_slot(std::uint32_t, std::uint32_t slot, std::byte* out) const override {
+    std::memcpy(out, &slots_[slot], sizeof(std::uint32_t));
+  }
+  void load_slot(std::uint32_t, std::uint32_t slot, const std::byte* in) override {
+    std::memcpy(&slots_[slot], in, sizeof(std::uint32_t));
+  }
+  Buffer new_undo_block(std::size_t bytes) override {
+    if (blocks == blocks_allowed) fail(ErrorCode::kTooLarge, "no more memory");
+    ++blocks;
+    return Buffer(bytes);
+  }
+
+ private:
+  std::vector<std::uint32_t> slots_;
+  std::uint32_t generation_ = 0;
+};
+
+constexpr std::uint32_t kWindow = 150;  // more than two blocks of the undo log
+constexpr std::uint32_t kSpan = 40;
+
+// Whatever is written after a checkpoint, its length and the margin before it can be returned to, and the
+// window there is what it was.
+TEST(KvCheckpoint, AnyReplyCanBeUndone) {
+  const KvPlan plan = KvPlan::make(small(kWindow), 2000, kSpan);
+  for (const std::uint32_t prompt : {1u, 30u, 149u, 150u, 151u, 190u, 191u, 500u}) {
+    for (const std::uint32_t reply : {1u, 39u, 40u, 41u, 100u, 151u, 190u, 191u, 400u, 1000u}) {
+      for (const std::uint32_t span : {1u, 7u, 40u}) {
+        PositionCache cache(plan);
+        cache.write(prompt, 40);
+        cache.set_checkpoint();
+        EXPECT_EQ(cache.checkpoint(), prompt);
+        cache.next_generation();
+        cache.write(prompt + reply, span);
+        for (std::uint32_t back = 0; back <= std::min(prompt, KvPlan::kCheckpointMargin); back += 8)
+          EXPECT_TRUE(cache.can_roll_back_to(prompt - back)) << prompt << " " << reply << " " << back;
+        const std::uint32_t back = std::min(prompt - 1, reply % 33);
+        cache.roll_back_to(prompt - back);
+        EXPECT_EQ(cache.length(), prompt - back);
+        EXPECT_TRUE(cache.window_holds(std::vector<std::uint32_t>(prompt, 0)))
+            << prompt << " " << reply << " " << span << " " << back;
+      }
+    }
+  }
+}
+
+// Random lives: prompts, replies, roll-backs to whatever is said to be possible, against a model that
+// remembers every position's generation.
+TEST(KvCheckpoint, RandomLivesKeepTheWindow) {
+  const KvPlan plan = KvPlan::make(small(kWindow), 3000, kSpan);
+  std::size_t restored = 0;
+  for (std::uint32_t seed = 0; seed < 60; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](std::uint32_t n) { return static_cast<std::uint32_t>(random() % n); };
+    PositionCache cache(plan);
+    std::vector<std::uint32_t> generations;
+    std::uint32_t generation = 0;
+    for (int step = 0; step < 60; ++step) {
+      const std::uint32_t rows = std::min(3000 - cache.length(), below(below(3) == 0 ? 600 : 60));
+      cache.write(cache.length() + rows, 1 + below(kSpan));
+      generations.resize(cache.length(), generation);
+      ASSERT_TRUE(cache.window_holds(generations)) << seed << " " << step;
+      if (below(2) == 0) cache.set_checkpoint();
+      if (below(2) == 0 && cache.length() < 3000) continue;
+      // Anywhere, or about the checkpoint.
+      const std::uint32_t near = cache.checkpoint().value_or(cache.length());
+      const std::uint32_t wish =
+          below(2) == 0 ? below(cache.length() + 1) : near + below(60) - std::min(near, 30u);
+      const std::uint32_t to = cache.longest_roll_back(wish);
+      ASSERT_LE(to, wish);
+      if (to > 0 && to + kWindow + kSpan < cache.length()) ++restored;
+      cache.roll_back_to(to);
+      generations.resize(to);
+      ASSERT_TRUE(cache.window_holds(generations)) << seed << " " << step << " at " << to;
+      ++generation;
+      cache.next_generation();
+    }
+  }
+  EXPECT_GT(restored, 100u);
+}
+
+TEST(KvCheckpoint, TheLogIsNoLargerThanPlannedAndKeptForTheNext) {
+  const KvPlan plan = KvPlan::make(small(kWindow), 2000, kSpan);
+  EXPECT_EQ(plan.undo_positions(), kWindow - 1 + KvPlan::kCheckpointMargin);
+  EXPECT_EQ(plan.undo_elements(), std::uint64_t{plan.undo_positions()} * 2 * 2);
+  EXPECT_EQ(KvPlan::make(small(kWindow), 190, kSpan).undo_positions(), 0u);  // no ring
+  PositionCache cache(plan);
+  for (int turn = 0; turn < 5; ++turn) {
+    cache.write(cache.length() + 50, kSpan);
+    const std::uint32_t end = cache.length();
+    cache.set_checkpoint();
+    cache.write(end + 1000, 1);
+    cache.roll_back_to(end);
+  }
+  EXPECT_EQ(cache.blocks, 2u);  // 64 + 117 of the 181 positions
+}
+
+TEST(KvCheckpoint, WithoutMemoryOnlyTheWayBackIsLost) {
+  const KvPlan plan = KvPlan::make(small(kWindow), 2000, kSpan);
+  PositionCache cache(plan);
+  cache.blocks_allowed = 1;
+  cache.write(500, kSpan);
+  cache.set_checkpoint();
+  cache.write(550, 1);
+  EXPECT_TRUE(cache.can_roll_back_to(500));
+  cache.write(1500, 1);
+  EXPECT_EQ(cache.length(), 1500u);
+  EXPECT_FALSE(cache.checkpoint());
+  EXPECT_FALSE(cache.can_roll_back_to(500));
+  EXPECT_EQ(cache.longest_roll_back(500), 0u);
+}
+
+// A round that fails may have written some of its rows.
+TEST(KvCheckpoint, ARoundThatFailsIsCountedAsWritten) {
+  const KvPlan plan = KvPlan::make(small(16), 200, 8);
+  PositionCache cache(plan);
+  cache.write(100, 8);
+  EXPECT_TRUE(cache.can_roll_back_to(92));
+  cache.prepare(8);
+  EXPECT_FALSE(cache.can_roll_back_to(92));
+  EXPECT_TRUE(cache.can_roll_back_to(100));
 }
 
 }  // namespace

@@ -3,35 +3,18 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <new>
 #include <random>
 
 #include "base/error.h"
+#include "engine/collector.h"
+#include "engine/wrapped_backend.h"
 
 namespace gem {
 namespace {
 
-class Collector : public StreamSink {
- public:
-  void on_prompt(std::uint32_t done, std::uint32_t total) override {
-    EXPECT_LE(done, total);
-    EXPECT_GT(done, prompt_done);
-    prompt_done = done;
-  }
-  bool on_token(const DrawnToken& drawn) override {
-    tokens.push_back(drawn.token);
-    return tokens.size() != stop_after;
-  }
-  void on_finish(FinishReason r) override {
-    EXPECT_FALSE(finished);
-    finished = true;
-    reason = r;
-  }
-  std::vector<std::int32_t> tokens;
-  std::uint32_t prompt_done = 0;
-  std::size_t stop_after = 0;
-  bool finished = false;
-  FinishReason reason = FinishReason::kFailed;
-};
+using testing::Collector;
 
 class EngineTest : public ::testing::Test {
  protected:
@@ -115,6 +98,93 @@ TEST_F(EngineTest, ResumedEqualsFresh) {
     EXPECT_EQ(second.tokens, expected);
     EXPECT_GE(resumed->times().reused, length);
   }
+}
+
+// A backend that gives decode rows other bits than prompt rows resumes what was read as prompt alone.
+TEST_F(EngineTest, WhereDecodingRoundsDifferentlyRepliesAreReadAgain) {
+  testing::BackendHooks hooks;
+  hooks.decode_equals_prompt = false;
+  backend_ = std::make_unique<testing::WrappedBackend>(std::move(backend_), hooks);
+  Engine engine(*model_, *backend_, {.context = 1024, .chunk = 64, .max_streams = 1});
+  Collector first;
+  const auto stream = engine.open(request(3, 40), first);
+  engine.run(*stream);
+  std::vector<std::int32_t> next = stream->tokens();
+  next.push_back(700);
+  EXPECT_EQ(engine.resumable(stream->take_state(), next), 40u);
+}
+
+TEST_F(EngineTest, ARoundThatFailsEndsItsStreamsAndNothingElse) {
+  testing::BackendHooks hooks;
+  int rounds = 0;
+  hooks.before_round = [&](const RoundRows&) {
+    if (++rounds == 4) throw std::bad_alloc();
+  };
+  backend_ = std::make_unique<testing::WrappedBackend>(std::move(backend_), hooks);
+  Engine engine(*model_, *backend_, {.context = 1024, .chunk = 64, .max_streams = 2});
+  Collector a, b, c;
+  engine.open(request(1, 10), a);
+  engine.open(request(2, 10), b);
+  EXPECT_THROW(
+      {
+        while (engine.step()) {
+        }
+      },
+      std::bad_alloc);
+  EXPECT_EQ(rounds, 4);
+  EXPECT_TRUE(a.finished && a.reason == FinishReason::kFailed);
+  EXPECT_TRUE(b.finished && b.reason == FinishReason::kFailed);
+  engine.run(*engine.open(request(3, 10), c));
+  EXPECT_EQ(c.reason, FinishReason::kLength);
+}
+
+// Log probabilities against their definition, over rounds that several streams share.
+TEST_F(EngineTest, LogProbabilitiesAreThoseOfTheRawSoftmax) {
+  Engine engine(*model_, *backend_, {.context = 1024, .chunk = 64, .max_streams = 2});
+  const std::uint32_t vocab = model_->geometry().vocab;
+  GenerationRequest r = request(5, 20);
+  r.logprobs = vocab;
+  r.sampling.logit_bias.push_back({700, 50});  // draws are bent, log probabilities are not
+  Collector sink, beside;
+  engine.open(request(2, 30), beside);
+  engine.run(*engine.open(r, sink));
+  ASSERT_EQ(sink.logprobs.size(), r.max_tokens);
+  bool bent = false;
+  for (std::size_t i = 0; i < sink.tokens.size(); ++i) {
+    const std::vector<TokenLogprob>& top = sink.tops[i];
+    ASSERT_EQ(top.size(), vocab);
+    double sum = 0;
+    for (std::size_t k = 0; k < top.size(); ++k) {
+      sum += std::exp(top[k].logprob);
+      if (k > 0) {
+        EXPECT_LE(top[k].logprob, top[k - 1].logprob);
+      }
+      if (top[k].token == sink.tokens[i]) {
+        EXPECT_EQ(top[k].logprob, sink.logprobs[i]);
+      }
+    }
+    EXPECT_NEAR(sum, 1, 1e-12);
+    bent |= sink.tokens[i] == 700 && top[0].token != 700;
+  }
+  EXPECT_TRUE(bent);
+}
+
+TEST_F(EngineTest, AForcedTokenTakesTheDrawnOnesPlace) {
+  Engine engine(*model_, *backend_, {.context = 1024, .chunk = 64, .max_streams = 1});
+  const GenerationRequest r = request(6, 20);
+  const std::vector<std::int32_t> plain = alone(r);
+  Collector sink;
+  sink.force_at = 3;
+  sink.force = plain[3] == 700 ? 701 : 700;
+  engine.run(*engine.open(r, sink));
+  EXPECT_EQ(sink.tokens[3], sink.force);
+  EXPECT_TRUE(std::equal(plain.begin(), plain.begin() + 3, sink.tokens.begin()));
+  // What follows is what a prompt that ends with the forced token gives.
+  GenerationRequest rest = r;
+  rest.prompt.insert(rest.prompt.end(), sink.tokens.begin(), sink.tokens.begin() + 4);
+  rest.max_tokens -= 4;
+  const std::vector<std::int32_t> expected = alone(rest);
+  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), sink.tokens.begin() + 4, sink.tokens.end()));
 }
 
 TEST_F(EngineTest, AStateOfAnotherPromptIsUsedUpToTheDifferenceOrNotAtAll) {

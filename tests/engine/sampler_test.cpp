@@ -221,5 +221,83 @@ TEST(SamplingParams, FieldsOutOfRangeAreNamed) {
   EXPECT_NE(message([](SamplingParams& p) { p.logit_bias = {{1, NAN}}; }).find("token 1"), std::string::npos);
 }
 
+// llama's repeat_last_n: all three penalties look at the last tokens of prompt and reply alike, and at no
+// others.
+TEST(Sampler, APenaltyWindowLooksAtTheLastTokensOnly) {
+  const std::vector<float> logits = {5.0f, 4.5f, 4.0f, 3.9f};
+  SamplingParams p = plain(0);
+  p.penalty_window = 3;
+  p.presence_penalty = 0.6;  // token 0 falls behind 1 when it was seen, and not when it was not
+  Sampler sampler(p, {});
+  sampler.see_prompt(std::vector<std::int32_t>{0, 3, 3, 3});
+  EXPECT_EQ(sampler.draw(logits, 4), 0) << "the prompt's 0 is outside the window";
+  sampler.see_reply(0);
+  EXPECT_EQ(sampler.draw(logits, 5), 1);
+  sampler.see_reply(3);
+  sampler.see_reply(3);
+  EXPECT_EQ(sampler.draw(logits, 7), 1) << "still in the window";
+  sampler.see_reply(3);
+  EXPECT_EQ(sampler.draw(logits, 8), 0) << "no longer";
+
+  p.presence_penalty = 0;
+  p.frequency_penalty = 0.3;  // twice seen costs 0.6
+  p.penalty_window = 4;
+  Sampler frequency(p, {});
+  frequency.see_prompt(std::vector<std::int32_t>{0, 0, 0, 3, 3});
+  EXPECT_EQ(frequency.draw(logits, 5), 1) << "two of the prompt's are inside";
+  frequency.see_reply(3);
+  EXPECT_EQ(frequency.draw(logits, 6), 0) << "one is";
+
+  p.frequency_penalty = 0;
+  p.repetition_penalty = 1.2;
+  p.penalty_window = 2;
+  Sampler repetition(p, {});
+  repetition.see_prompt(std::vector<std::int32_t>{1, 0, 3});
+  EXPECT_EQ(repetition.draw(logits, 3), 1);
+  repetition.see_reply(2);
+  EXPECT_EQ(repetition.draw(logits, 4), 0);
+}
+
+TEST(Sampler, WithoutAWindowTheReplyAloneCountsForPresence) {
+  const std::vector<float> logits = {5.0f, 4.5f};
+  SamplingParams p = plain(0);
+  p.presence_penalty = 1;
+  Sampler sampler(p, {});
+  sampler.see_prompt(std::vector<std::int32_t>{0, 0});
+  EXPECT_EQ(sampler.draw(logits, 2), 0);
+  sampler.see_reply(0);
+  for (int i = 0; i < 100; ++i) sampler.see_reply(5);
+  EXPECT_EQ(sampler.draw(logits, 103), 1) << "however long ago";
+}
+
+TEST(Sampler, AWindowThatIsNoLengthIsRefused) {
+  SamplingParams p = plain();
+  p.penalty_window = (1u << 24) + 1;
+  EXPECT_THROW(p.validate(100), Error);
+  p.penalty_window = 1u << 24;
+  EXPECT_NO_THROW(p.validate(100));
+}
+
+TEST(LogProbabilities, MatchTheSoftmaxAndKeepTheOrder) {
+  const Logprobs found = log_probabilities(kLogits, 3, 4);
+  double sum = 0;
+  for (const float x : kLogits) sum += std::exp(double{x});
+  EXPECT_NEAR(found.token, 0.0 - std::log(sum), 1e-14);
+  ASSERT_EQ(found.top.size(), 4u);
+  const std::int32_t order[] = {1, 5, 2, 0};
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(found.top[i].token, order[i]);
+    EXPECT_NEAR(found.top[i].logprob, double{kLogits[static_cast<std::size_t>(order[i])]} - std::log(sum),
+                1e-14);
+  }
+  EXPECT_EQ(log_probabilities(kLogits, 3, 100).top.size(), kLogits.size());
+  EXPECT_TRUE(log_probabilities(kLogits, 3, 0).top.empty());
+  // Equal logits: the lower id first. Large ones do not overflow.
+  const std::vector<float> equal = {1000.0f, 1000.0f};
+  const Logprobs tie = log_probabilities(equal, 1, 2);
+  EXPECT_EQ(tie.top[0].token, 0);
+  EXPECT_NEAR(tie.token, -std::log(2.0), 1e-12);
+}
+
 }  // namespace
 }  // namespace gem

@@ -1,0 +1,57 @@
+// A backend between the engine and a real one, by which tests watch rounds, hold them up or let them fail.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace gem::testing {
+
+struct BackendHooks {
+  std::function<void(const RoundRows&)> before_round;  // may throw: the round fails
+  std::optional<bool> decode_equals_prompt;
+};
+
+class WrappedBackend final : public Backend {
+ public:
+  WrappedBackend(std::unique_ptr<Backend> inner, BackendHooks hooks)
+      : inner_(std::move(inner)), hooks_(std::move(hooks)) {}
+
+  const char* name() const override { return inner_->name(); }
+  std::string description() const override { return inner_->description(); }
+  std::unique_ptr<KvCache> new_cache(const KvPlan& plan) override { return inner_->new_cache(plan); }
+  std::uint32_t kv_element_bytes() const override { return inner_->kv_element_bytes(); }
+  bool decode_equals_prompt() const override {
+    return hooks_.decode_equals_prompt.value_or(inner_->decode_equals_prompt());
+  }
+  std::uint64_t scratch_bytes(std::uint32_t rows, std::uint32_t logit_rows) const override {
+    return inner_->scratch_bytes(rows, logit_rows);
+  }
+  void begin(const RoundRows& rows) override {
+    if (hooks_.before_round) hooks_.before_round(rows);
+    inner_->begin(rows);
+  }
+  void embed() override { inner_->embed(); }
+  void attn_input(std::uint32_t layer) override { inner_->attn_input(layer); }
+  void qk_prep(std::uint32_t layer) override { inner_->qk_prep(layer); }
+  void attention(std::uint32_t layer) override { inner_->attention(layer); }
+  void attn_output(std::uint32_t layer) override { inner_->attn_output(layer); }
+  void ffn_input(std::uint32_t layer) override { inner_->ffn_input(layer); }
+  void ffn_output(std::uint32_t layer) override { inner_->ffn_output(layer); }
+  void final_norm() override { inner_->final_norm(); }
+  void head() override { inner_->head(); }
+  std::vector<float> read(Activation which) const override { return inner_->read(which); }
+  void write(Activation which, std::span<const float> values) override { inner_->write(which, values); }
+  std::span<const float> logits(std::uint32_t index) const override { return inner_->logits(index); }
+
+ private:
+  std::unique_ptr<Backend> inner_;
+  BackendHooks hooks_;
+};
+
+}  // namespace gem::testing

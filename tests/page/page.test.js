@@ -34,6 +34,7 @@ function pageTest(name, run, {server = () => mock, expected = []} = {}) {
       await page.goto(target.url);
       await page.locator("#model").or(page.locator("#banner")).filter({visible: true}).first().waitFor();
       await run({...opened, server: target});
+      assert.equal(await page.evaluate(() => document.scrollingElement.scrollTop), 0, "only the parts scroll, not the page");
       assert.deepEqual(faults, []);
     } catch (error) {
       await shoot(page, `failed-${name.replace(/\W+/g, "-")}`);
@@ -286,6 +287,10 @@ pageTest("several conversations: search, rename, delete, export, import", async 
   await page.getByRole("button", {name: "New conversation"}).click();
   await ask(page, "About dogs");
   const list = page.locator("#conversations");
+  await page.goBack();
+  await page.waitForFunction(() => document.querySelector("#title").textContent === "New conversation");
+  await page.goBack();
+  await inThread(page, "You said: About cats").waitFor();
   await page.getByLabel("Search conversations").fill("said: about CATS");
   await page.waitForFunction(() => document.querySelectorAll(".entry").length === 1);
   await list.getByRole("button", {name: "About cats", exact: true}).click();

@@ -10,11 +10,11 @@ namespace {
 
 constexpr std::string_view kFolder = "/page/";
 
-// Scripts and styles come from this server alone, nothing is evaluated, nothing frames the page, and the only
-// place that it talks to is the server. Pictures may also be data: (those that the user put into a message).
+// Scripts, styles and pictures come from this server alone, nothing is evaluated, nothing frames the page,
+// and the only place that it talks to is the server.
 constexpr const char* kContentSecurityPolicy =
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
-    "connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const EmbeddedFile* find(std::string_view path) {
   std::string_view name;
@@ -38,7 +38,6 @@ const char* content_type(std::string_view name) {
   if (name.ends_with(".css")) return "text/css; charset=utf-8";
   if (name.ends_with(".js")) return "text/javascript; charset=utf-8";
   if (name.ends_with(".svg")) return "image/svg+xml";
-  if (name.ends_with(".webmanifest")) return "application/manifest+json";
   return "application/octet-stream";
 }
 

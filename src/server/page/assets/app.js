@@ -105,7 +105,7 @@ const panel = new SettingsView($("settings-body"), settings, server, {
 
 function newConversation() {
   show(chat.begin({system: settings.get("system") ?? "", tools: settings.get("tools") ?? ""}));
-  history.replaceState(null, "", location.pathname + location.search);
+  if (location.hash) history.pushState(null, "", location.pathname + location.search);
   hidePanels();
   composer.focus();
 }
@@ -114,7 +114,7 @@ async function openConversation(id) {
   const conversation = await chat.open(id);
   if (!conversation) return newConversation();
   show(conversation);
-  history.replaceState(null, "", `#${id}`);
+  if (location.hash !== `#${id}`) history.pushState(null, "", `#${id}`);
   if (NARROW.matches) hidePanels();
   if (!NARROW.matches) composer.focus();
 }
@@ -279,6 +279,12 @@ $("shade").addEventListener("click", hidePanels);
 NARROW.addEventListener("change", () => {
   hidePanels();
   $("main").inert = false;
+});
+
+window.addEventListener("popstate", () => {
+  const id = location.hash.slice(1);
+  if (id && id !== current.id) openConversation(id);
+  else if (!id && current.messages.size > 0) newConversation();
 });
 
 document.addEventListener("keydown", (event) => {

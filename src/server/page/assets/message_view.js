@@ -178,13 +178,14 @@ export class MessageView {
       context: "The conversation no longer fits into the model's context. Delete or shorten earlier messages, " +
           "begin a new conversation, or start the server with a larger context.",
       network: "Is it still running? The page looks for it and says when it is back.",
-      key: "This server wants an API key.",
+      key: "The server answers only those who have one; it is kept in this browser.",
       busy: "Too many requests are waiting.",
       loading: "The model was still being loaded.",
       cut: "What had arrived is kept.",
     }[error.kind];
     const title = error.kind === "context" && error.promptTokens ?
-        `Too long: ${count(error.promptTokens)} tokens, and the context holds ${count(error.context)}.` : error.message;
+        `Too long: ${count(error.promptTokens)} tokens, and the context holds ${count(error.context)}.` :
+        error.kind === "key" ? "An API key is needed." : error.message;
     return h("div", {class: "error-box", role: "alert"}, icon("warn"),
         h("div", {}, h("p", {class: "error-title"}, title), hint ? h("p", {}, hint) : null,
             h("div", {class: "error-actions"},

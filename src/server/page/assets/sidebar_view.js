@@ -8,6 +8,7 @@ export class SidebarView {
   #found = null; // ids whose messages hold the search text
   #searching = 0;
   #renaming = null;
+  #drawn = ""; // what the list looked like when it was last drawn
 
   // actions: {open(id), rename(id, title), remove(id), download(id), search(text), running(id)}
   constructor(root, actions) {
@@ -31,7 +32,13 @@ export class SidebarView {
   update(records, current) {
     this.#records = records;
     this.current = current;
-    if (!this.#renaming) this.#draw();
+    if (this.#renaming) return;
+    // Called often while a reply is written: the list is left alone unless it would look different.
+    const look = records.map(({id, title, updated}) => [id, title, dayGroup(updated), this.actions.running(id)]);
+    const key = JSON.stringify([current, look]);
+    if (key === this.#drawn) return;
+    this.#drawn = key;
+    this.#draw();
   }
 
   async #search() {

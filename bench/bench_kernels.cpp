@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/products.h"
 
 namespace gem::cpu {
 namespace {
@@ -14,29 +14,20 @@ constexpr std::size_t kRows = 4096;  // 8.8 MB of Q4_0: more than a core's own c
 
 // kRows weight rows against `rows` activation rows.
 void product(benchmark::State& state, const Kernels& k, StorageType type, unsigned rows) {
-  const std::size_t row_bytes = *storage_bytes(type, kCols);
-  std::vector<std::byte> weights(kRows * row_bytes, std::byte{0x2a});
+  std::vector<std::byte> weights(kRows * *storage_bytes(type, kCols), std::byte{0x2a});
+  PackedMatrix matrix(Matrix{type, kRows, kCols, weights.data()});
+  matrix.allocate();
+  for (std::size_t g = 0; g < matrix.groups() && matrix.bytes() != 0; ++g) matrix.pack_group(g);
   std::vector<float> x(rows * kCols);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 17) - 8;
-  const std::size_t pairs = activation_pairs(kCols);
-  std::vector<ActivationPair> q(rows * pairs);
-  const PairOrder order = type == StorageType::kQ4_0 ? PairOrder::kNibbles : PairOrder::kBytes;
-  for (unsigned r = 0; r < rows; ++r) k.quantize(x.data() + r * kCols, kCols, order, q.data() + r * pairs);
-  std::vector<float> line(kCols);
-  float out[kRowTile];
+  std::vector<float> out(rows * kRows);
+  ThreadPool pool(1);
+  Operand operand;
+  const Product one[] = {{&matrix, out.data()}};
   for (auto _ : state) {
-    for (std::size_t n = 0; n < kRows; ++n) {
-      const std::byte* w = weights.data() + n * row_bytes;
-      if (type == StorageType::kQ4_0) {
-        k.dot_q4_0(w, q.data(), pairs, kCols, rows, out);
-      } else if (type == StorageType::kQ8_0) {
-        k.dot_q8_0(w, q.data(), pairs, kCols, rows, out);
-      } else {
-        k.expand(type, w, line.data(), kCols);
-        k.dot_f32(line.data(), x.data(), kCols, kCols, rows, out);
-      }
-      benchmark::DoNotOptimize(out);
-    }
+    operand.assign(x.data(), rows, kCols);
+    multiply(operand, one, k, pool);
+    benchmark::DoNotOptimize(out.data());
   }
   const double passes = static_cast<double>(state.iterations());
   state.counters["GB/s"] =
@@ -50,7 +41,7 @@ const bool registered = [] {
     if (!k->supported()) continue;
     for (const StorageType type : {StorageType::kQ4_0, StorageType::kQ8_0, StorageType::kQ6_K,
                                    StorageType::kQ4_K, StorageType::kBF16, StorageType::kF16}) {
-      for (const unsigned rows : {1u, kRowTile}) {
+      for (const unsigned rows : {1u, 2u, 4u, 8u, 16u, 128u}) {
         const std::string name = std::string(k->name) + "/" + std::string(storage_info(type).name) +
                                  "/rows:" + std::to_string(rows);
         benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -62,6 +63,12 @@ class Backend {
   virtual bool decode_equals_prompt() const { return true; }
   // Bytes of activations and work space for rounds of at most `rows` rows and `logit_rows` logits.
   virtual std::uint64_t scratch_bytes(std::uint32_t rows, std::uint32_t logit_rows) const = 0;
+
+  // Bytes of weights in memory while the backend runs; nothing: those of the checkpoint.
+  virtual std::optional<std::uint64_t> weight_bytes() const { return std::nullopt; }
+  // Brings the weights into the backend's own form, where it has one, by all its threads. The first begin()
+  // does it where nobody did. Error(kTooLarge) when there is no room.
+  virtual void load_weights() {}
 
   // Fixes the rows of the round. The caches' lengths are not changed by stages: the schedule advances them.
   virtual void begin(const RoundRows& rows) = 0;

@@ -16,6 +16,9 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
+  // Gives back the pages wholly inside `part`, a part of bytes(): they are read anew if they are used again.
+  void release(std::span<const std::byte> part) const;
+
   std::span<const std::byte> bytes() const { return {data_, size_}; }
 
  private:

@@ -1,5 +1,6 @@
 #include "formats/checkpoint.h"
 
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -123,6 +124,16 @@ std::string_view Checkpoint::keep(std::string text) {
 
 Checkpoint open_checkpoint(const std::string& path) {
   return open_gguf(path);
+}
+
+void Checkpoint::release(std::span<const std::byte> bytes) const {
+  const std::less_equal<const std::byte*> not_after;  // defined for pointers into different objects too
+  for (const auto& mapping : mappings_) {
+    const std::span<const std::byte> all = mapping->bytes();
+    if (not_after(all.data(), bytes.data()) &&
+        not_after(bytes.data() + bytes.size(), all.data() + all.size()))
+      mapping->release(bytes);
+  }
 }
 
 }  // namespace gem

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -50,6 +51,9 @@ class Checkpoint {
   const std::map<std::string, MetadataValue, std::less<>>& metadata() const { return metadata_; }
   const std::vector<std::string>& files() const { return files_; }  // paths, in order
   std::uint64_t file_bytes() const { return file_bytes_; }
+
+  // Gives back the memory of tensor bytes that are not read again; bytes outside the mappings are left alone.
+  void release(std::span<const std::byte> bytes) const;
 
   // Readers fill a checkpoint through these; both refuse duplicates with Error(kBadFile).
   void add_metadata(std::string key, MetadataValue value);

@@ -39,7 +39,8 @@ BackendKind parse_backend(const std::string& name) {
 
 std::unique_ptr<Backend> make_backend(BackendKind kind, const Model& model, unsigned threads) {
   if (kind == BackendKind::kOracle) return make_oracle_backend(model.geometry(), model.weights());
-  return make_cpu_backend(model.geometry(), model.weights(), threads);
+  return make_cpu_backend(model.geometry(), model.weights(), threads,
+                          [&model](std::span<const std::byte> bytes) { model.checkpoint().release(bytes); });
 }
 
 std::map<std::string, StorageCount> count_storage(const Checkpoint& checkpoint) {

@@ -34,6 +34,7 @@ class Model {
 enum class BackendKind : std::uint8_t { kOracle, kCpu };
 // Error(kUsage) for a name that is no backend of this build.
 BackendKind parse_backend(const std::string& name);
+// `model` must outlive the backend.
 std::unique_ptr<Backend> make_backend(BackendKind kind, const Model& model, unsigned threads);
 
 // What a checkpoint holds, by storage type.
@@ -48,7 +49,7 @@ struct MemoryPlan {
   std::uint32_t context = 0;
   std::uint32_t streams = 1;
   std::uint32_t round_rows = 0;  // most rows of one round
-  std::uint64_t weights = 0;     // mapped tensor bytes
+  std::uint64_t weights = 0;     // tensor bytes, as mapped or as the backend packs them
   std::uint64_t kv_stream = 0;   // keys and values of one stream at full context
   std::uint64_t kv_undo = 0;     // what one stream's checkpoint may keep beside it (KvCache::set_checkpoint)
   std::uint64_t scratch = 0;     // activations

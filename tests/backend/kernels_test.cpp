@@ -6,6 +6,7 @@
 #include <cmath>
 #include <random>
 
+#include "backend/cpu/products.h"
 #include "base/error.h"
 
 namespace gem::cpu {
@@ -27,48 +28,144 @@ class KernelTable : public ::testing::TestWithParam<const Kernels*> {
   const Kernels& k() const { return *GetParam(); }
 };
 
-constexpr std::size_t kCols[] = {32, 64, 96, 384, 896, 3840};  // odd and even numbers of blocks
+constexpr std::uint32_t kCols[] = {32, 64, 96, 384, 768, 896, 3840};  // odd and even numbers of blocks
+
+// Random stored weights of any type, with finite scales of a sensible size.
+std::vector<std::byte> random_storage(StorageType type, std::size_t rows, std::size_t cols, unsigned seed) {
+  const std::size_t elements = rows * cols;
+  std::vector<std::byte> out(*storage_bytes(type, elements));
+  if (can_quantize(type)) {
+    const std::vector<float> weights = random_floats(elements, seed, 0.05f);
+    quantize(type, weights.data(), out.data(), elements);
+    return out;
+  }
+  std::mt19937 random(seed);
+  for (std::byte& b : out) b = static_cast<std::byte>(random());
+  // The f16 scales: between 0.001 and 0.002, whatever their place.
+  const StorageInfo& info = storage_info(type);
+  for (std::size_t at = 0; at < out.size(); at += info.block_bytes) {
+    const auto put = [&](std::size_t offset) {
+      out[at + offset] = static_cast<std::byte>(random());
+      out[at + offset + 1] = std::byte{0x14};
+    };
+    put(type == StorageType::kQ6_K ? 208 : 0);
+    if (type != StorageType::kQ6_K && type != StorageType::kQ5_0) put(2);
+  }
+  return out;
+}
+
+constexpr StorageType kIntegerTypes[] = {StorageType::kQ4_0, StorageType::kQ8_0, StorageType::kQ4_1,
+                                         StorageType::kQ5_0, StorageType::kQ5_1, StorageType::kQ4_K,
+                                         StorageType::kQ5_K, StorageType::kQ6_K};
+
+class Multiplied {
+ public:
+  Multiplied(StorageType type, std::uint32_t rows, std::uint32_t cols, const Kernels& k, unsigned threads = 1)
+      : storage_(random_storage(type, rows, cols, 1)), k_(k), pool_(threads) {
+    source_ = {type, rows, cols, storage_.data()};
+    matrix_ = PackedMatrix(source_);
+    matrix_.allocate();
+    for (std::size_t g = 0; g < matrix_.groups() && matrix_.bytes() != 0; ++g) matrix_.pack_group(g);
+  }
+  const Matrix& source() const { return source_; }
+  std::vector<float> operator()(const std::vector<float>& x) {
+    std::vector<float> out(x.size() / source_.cols * source_.rows);
+    Operand operand;
+    operand.assign(x.data(), x.size() / source_.cols, source_.cols);
+    const Product product[] = {{&matrix_, out.data()}};
+    multiply(operand, product, k_, pool_);
+    return out;
+  }
+
+ private:
+  std::vector<std::byte> storage_;
+  Matrix source_;
+  PackedMatrix matrix_;
+  const Kernels& k_;
+  ThreadPool pool_;
+};
 
 TEST_P(KernelTable, QuantisedProductsAreNearTheExactOnes) {
-  for (const StorageType type : {StorageType::kQ4_0, StorageType::kQ8_0}) {
-    for (const std::size_t cols : kCols) {
-      const std::vector<float> weights = random_floats(cols, 1, 0.05f);
-      std::vector<std::byte> stored(*storage_bytes(type, cols));
-      quantize(type, weights.data(), stored.data(), cols);
-      std::vector<float> exact_weights(cols);
-      dequantize(type, stored.data(), exact_weights.data(), cols);
-      constexpr unsigned kRows = kRowTile;
-      const std::vector<float> x = random_floats(kRows * cols, 2, 3);
-      const std::size_t pairs = activation_pairs(cols);
-      std::vector<ActivationPair> q(kRows * pairs);
-      const PairOrder order = type == StorageType::kQ4_0 ? PairOrder::kNibbles : PairOrder::kBytes;
-      for (unsigned r = 0; r < kRows; ++r)
-        k().quantize(x.data() + r * cols, cols, order, q.data() + r * pairs);
-      const auto dot = type == StorageType::kQ4_0 ? k().dot_q4_0 : k().dot_q8_0;
-      float together[kRows];
-      dot(stored.data(), q.data(), pairs, cols, kRows, together);
-      for (unsigned r = 0; r < kRows; ++r) {
-        double exact = 0;
-        double bound = 0;  // half a step of each block's 16-bit grid, and f32 sums
-        for (std::size_t b = 0; b < cols; b += 32) {
-          double peak = 0;
-          for (std::size_t i = b; i < b + 32; ++i) peak = std::max(peak, std::fabs(double{x[r * cols + i]}));
-          for (std::size_t i = b; i < b + 32; ++i) {
-            exact += double{exact_weights[i]} * double{x[r * cols + i]};
-            bound += std::fabs(double{exact_weights[i]}) *
-                     (peak / 65534 + std::fabs(double{x[r * cols + i]}) * 1e-6);
+  for (const StorageType type : kIntegerTypes) {
+    for (const std::uint32_t cols : kCols) {
+      if (cols % storage_info(type).block_elements != 0) continue;
+      constexpr std::uint32_t kRows = 37;  // the last group is filled up
+      constexpr std::size_t kTokens = 11;  // tiles of 4 and a rest
+      Multiplied product(type, kRows, cols, k());
+      const std::vector<float> x = random_floats(kTokens * cols, 2, 3);
+      const std::vector<float> found = product(x);
+      std::vector<float> w(cols);
+      for (std::uint32_t n = 0; n < kRows; ++n) {
+        dequantize(type, product.source().row(n), w.data(), cols);
+        for (std::size_t r = 0; r < kTokens; ++r) {
+          double exact = 0;
+          double bound = 0;  // half a step of each block's 16-bit grid, and f32 sums
+          for (std::size_t b = 0; b < cols; b += 32) {
+            double peak = 0;
+            for (std::size_t i = b; i < b + 32; ++i)
+              peak = std::max(peak, std::fabs(double{x[r * cols + i]}));
+            for (std::size_t i = b; i < b + 32; ++i) {
+              exact += double{w[i]} * double{x[r * cols + i]};
+              bound += std::fabs(double{w[i]}) * (peak / 65534 + std::fabs(double{x[r * cols + i]}) * 2e-6);
+            }
           }
+          ASSERT_NEAR(found[r * kRows + n], exact, bound)
+              << storage_info(type).name << " " << cols << ", row " << n << " of activations " << r;
         }
-        EXPECT_NEAR(together[r], exact, bound) << storage_info(type).name << " " << cols;
-        // Law 1: one row alone has the same bits.
-        float alone = 0;
-        dot(stored.data(), q.data() + r * pairs, pairs, cols, 1, &alone);
-        EXPECT_EQ(alone, together[r]);
       }
-      for (unsigned rows = 2; rows < kRows; ++rows) {
-        float some[kRows];
-        dot(stored.data(), q.data(), pairs, cols, rows, some);
-        for (unsigned r = 0; r < rows; ++r) EXPECT_EQ(some[r], together[r]);
+    }
+  }
+}
+
+// Law 1, and the same bits from decoding in registers (few rows) and from panels (many).
+TEST_P(KernelTable, ARowsBitsDoNotDependOnTheNumberOfRows) {
+  for (const StorageType type : kIntegerTypes) {
+    const std::uint32_t cols = 768;
+    Multiplied product(type, 48, cols, k());
+    Multiplied threaded(type, 48, cols, k(), 3);
+    constexpr std::size_t kTokens = 150;  // more than one pass
+    const std::vector<float> x = random_floats(kTokens * cols, 2, 3);
+    const std::vector<float> together = product(x);
+    EXPECT_EQ(threaded(x), together) << storage_info(type).name;
+    for (const std::size_t rows : {1u, 2u, 3u, 4u, 5u, 8u, 9u, 64u}) {
+      for (const std::size_t first : {std::size_t{0}, std::size_t{5}, kTokens - rows}) {
+        const auto from = x.begin() + static_cast<std::ptrdiff_t>(first * cols);
+        const std::vector<float> some = product({from, from + static_cast<std::ptrdiff_t>(rows * cols)});
+        EXPECT_TRUE(
+            std::equal(some.begin(), some.end(), together.begin() + static_cast<std::ptrdiff_t>(first * 48)))
+            << storage_info(type).name << ", " << rows << " rows from " << first;
+      }
+    }
+  }
+}
+
+// The largest codes and activations there are: nothing overflows, in any place of a block.
+TEST_P(KernelTable, ExtremeBlocksAreExact) {
+  for (const StorageType type : {StorageType::kQ4_0, StorageType::kQ8_0}) {
+    for (const int code : {0x00, 0x7f, 0x80, 0xff}) {
+      for (const float sign : {1.0f, -1.0f}) {
+        std::vector<std::byte> stored(*storage_bytes(type, 16 * 64), std::byte(code));
+        for (std::size_t at = 0; at < stored.size(); at += storage_info(type).block_bytes) {
+          stored[at] = std::byte{0};
+          stored[at + 1] = std::byte{0x3c};  // d = 1 in f16
+        }
+        PackedMatrix matrix(Matrix{type, 16, 64, stored.data()});
+        matrix.allocate();
+        matrix.pack_group(0);
+        std::vector<float> w(64);
+        dequantize(type, stored.data(), w.data(), 64);
+        ThreadPool pool(1);
+        for (const std::size_t rows : {1u, 2u, 9u}) {
+          const std::vector<float> x(rows * 64, sign);
+          std::vector<float> out(rows * 16);
+          Operand operand;
+          operand.assign(x.data(), rows, 64);
+          const Product product[] = {{&matrix, out.data()}};
+          multiply(operand, product, k(), pool);
+          double exact = 0;
+          for (const float v : w) exact += double{v} * double{sign};
+          for (const float y : out) ASSERT_NEAR(y, exact, std::fabs(exact) * 1e-6);
+        }
       }
     }
   }
@@ -96,28 +193,35 @@ TEST_P(KernelTable, FloatProductsAreNearTheExactOnes) {
 }
 
 TEST_P(KernelTable, AValueThatIsNotFiniteIsNotHidden) {
-  for (const float poison : {NAN, INFINITY, -INFINITY}) {
-    std::vector<float> x = random_floats(96, 5);
-    x[70] = poison;
-    std::vector<std::byte> stored(*storage_bytes(StorageType::kQ4_0, 96), std::byte{0x35});
-    std::vector<ActivationPair> q(activation_pairs(96));
-    k().quantize(x.data(), 96, PairOrder::kNibbles, q.data());
-    float out = 0;
-    k().dot_q4_0(stored.data(), q.data(), q.size(), 96, 1, &out);
-    EXPECT_TRUE(std::isnan(out));
+  for (const StorageType type : kIntegerTypes) {
+    Multiplied product(type, 16, 256, k());
+    for (const float poison : {NAN, INFINITY, -INFINITY}) {
+      for (const std::size_t rows : {1u, 9u}) {
+        std::vector<float> x = random_floats(rows * 256, 5);
+        x[(rows - 1) * 256 + 70] = poison;
+        const std::vector<float> out = product(x);
+        for (std::size_t i = 0; i < out.size(); ++i)
+          EXPECT_EQ(std::isnan(out[i]), i / 16 == rows - 1) << storage_info(type).name;
+      }
+    }
   }
 }
 
 TEST_P(KernelTable, TinyAndHugeActivationsKeepTheirSign) {
   for (const float scale : {1e-42f, 1e-20f, 1.0f, 1e20f, 1e36f}) {
-    std::vector<float> x(64, scale);
+    const std::vector<float> x(64, scale);
     std::vector<std::byte> stored(2 * 34, std::byte{1});
     stored[0] = stored[34] = std::byte{0};
     stored[1] = stored[35] = std::byte{0x3c};  // d = 1 in f16
-    std::vector<ActivationPair> q(1);
-    k().quantize(x.data(), 64, PairOrder::kBytes, q.data());
+    PackedMatrix matrix(Matrix{StorageType::kQ8_0, 1, 64, stored.data()});
+    matrix.allocate();
+    matrix.pack_group(0);
+    ThreadPool pool(1);
+    Operand operand;
+    operand.assign(x.data(), 1, 64);
     float out = 0;
-    k().dot_q8_0(stored.data(), q.data(), 1, 64, 1, &out);
+    const Product product[] = {{&matrix, &out}};
+    multiply(operand, product, k(), pool);
     EXPECT_NEAR(out, 64 * double{scale}, scale < 1e-30f ? 1e-30 : 64 * double{scale} * 1e-4);
   }
 }

@@ -1,14 +1,21 @@
-// The cpu backend: runs everywhere, f32 activations between stages, weights used straight from the mapping.
+// The cpu backend: runs everywhere, f32 activations between stages, weights packed for the processor's
+// kernels.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <span>
 
 #include "backend/backend.h"
 
 namespace gem {
 
-// `weights` must outlive the backend. `threads` 0: one a physical core.
+// Told of stored weights that are not read again once they are packed.
+using ReleaseWeights = std::function<void(std::span<const std::byte>)>;
+
+// `weights` must outlive the backend; they are packed by load_weights(). `threads` 0: one a physical core.
 // Error(kUsage) when GEM_CPU_ISA names an instruction set that is unknown or not supported here.
-std::unique_ptr<Backend> make_cpu_backend(const Geometry& geometry, const Weights& weights, unsigned threads);
+std::unique_ptr<Backend> make_cpu_backend(const Geometry& geometry, const Weights& weights, unsigned threads,
+                                          ReleaseWeights release = {});
 
 }  // namespace gem

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/cpu_cache.h"
@@ -14,12 +15,24 @@ namespace {
 using cpu::CpuCache;
 using cpu::Kernels;
 using cpu::Operand;
+using cpu::PackedMatrix;
 using cpu::Product;
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const Geometry& geometry, const Weights& weights, unsigned threads)
-      : g_(geometry), w_(weights), k_(cpu::choose_kernels()), pool_(threads), scores_(pool_.threads()) {}
+  CpuBackend(const Geometry& geometry, const Weights& weights, unsigned threads, ReleaseWeights release)
+      : g_(geometry),
+        w_(weights),
+        k_(cpu::choose_kernels()),
+        pool_(threads),
+        release_(std::move(release)),
+        head_(weights.token_embd),
+        scores_(pool_.threads()) {
+    for (const LayerWeights& l : weights.layers) {
+      layers_.push_back({PackedMatrix(l.q), PackedMatrix(l.k), PackedMatrix(l.v), PackedMatrix(l.o),
+                         PackedMatrix(l.gate), PackedMatrix(l.up), PackedMatrix(l.down)});
+    }
+  }
 
   const char* name() const override { return "cpu"; }
   std::string description() const override {
@@ -39,12 +52,34 @@ class CpuBackend final : public Backend {
     }
     const std::uint64_t floats =
         rows * (4ull * g_.hidden + 2 * query + 2 * kv + 2ull * g_.ffn) + std::uint64_t{logit_rows} * g_.vocab;
-    // One integer form at a time is in use; both are only where a layer mixes Q4_0 and Q8_0.
-    return floats * sizeof(float) + Operand::bytes(rows, g_.hidden) / 2 + Operand::bytes(rows, query) / 2 +
-           Operand::bytes(rows, g_.ffn) / 2;
+    return floats * sizeof(float) + Operand::bytes(rows, g_.hidden) + Operand::bytes(rows, query) +
+           Operand::bytes(rows, g_.ffn);
+  }
+
+  std::optional<std::uint64_t> weight_bytes() const override {
+    std::uint64_t sum = 0;
+    for_matrices([&](const PackedMatrix& m) { sum += m.bytes() != 0 ? m.bytes() : m.source().bytes(); });
+    return sum;
+  }
+
+  void load_weights() override {
+    if (std::exchange(loaded_, true)) return;
+    for_matrices([&](PackedMatrix& m) {
+      if (m.bytes() == 0) return;
+      m.allocate();
+      pool_.parallel_for(m.groups(), 32, [&](std::size_t begin, std::size_t end, unsigned) {
+        for (std::size_t g = begin; g < end; ++g) m.pack_group(g);
+        if (!release_) return;
+        const Matrix& from = m.source();
+        const std::size_t first = begin * cpu::kGroupRows;
+        const std::size_t last = std::min<std::size_t>(end * cpu::kGroupRows, from.rows);
+        release_({from.row(first), (last - first) * from.row_bytes()});
+      });
+    });
   }
 
   void begin(const RoundRows& round) override {
+    load_weights();
     tokens_.assign(round.tokens.begin(), round.tokens.end());
     embeddings_ = round.embeddings;
     final_rows_.assign(round.final_rows.begin(), round.final_rows.end());
@@ -81,8 +116,8 @@ class CpuBackend final : public Backend {
   }
 
   void attn_input(std::uint32_t layer) override {
-    const LayerWeights& w = w_.layers[layer];
-    norm_residual(w.attn_norm);
+    const PackedLayer& w = layers_[layer];
+    norm_residual(w_.layers[layer].attn_norm);
     query_.resize(rows_ * g_.query_width(layer));
     key_.resize(rows_ * g_.kv_width(layer));
     value_.resize(key_.size());
@@ -149,7 +184,7 @@ class CpuBackend final : public Backend {
     const LayerWeights& w = w_.layers[layer];
     attention_operand_.assign(attention_.data(), rows_, g_.query_width(layer));
     branch_.resize(rows_ * g_.hidden);
-    multiply_one(attention_operand_, w.o, branch_.data());
+    multiply_one(attention_operand_, layers_[layer].o, branch_.data());
     add_branch(w.post_attention_norm, 1.0f);
   }
 
@@ -158,7 +193,7 @@ class CpuBackend final : public Backend {
     norm_residual(w.ffn_norm);
     ffn_.resize(rows_ * g_.ffn);
     up_.resize(rows_ * g_.ffn);
-    const Product products[] = {{&w.gate, ffn_.data()}, {&w.up, up_.data()}};
+    const Product products[] = {{&layers_[layer].gate, ffn_.data()}, {&layers_[layer].up, up_.data()}};
     cpu::multiply(normed_operand_, products, k_, pool_);
     pool_.parallel_for(ffn_.size(), 1024, [&](std::size_t begin, std::size_t end, unsigned) {
       k_.geglu(ffn_.data() + begin, up_.data() + begin, ffn_.data() + begin, end - begin);
@@ -169,7 +204,7 @@ class CpuBackend final : public Backend {
     const LayerWeights& w = w_.layers[layer];
     ffn_operand_.assign(ffn_.data(), rows_, g_.ffn);
     branch_.resize(rows_ * g_.hidden);
-    multiply_one(ffn_operand_, w.down, branch_.data());
+    multiply_one(ffn_operand_, layers_[layer].down, branch_.data());
     add_branch(w.post_ffw_norm, w.output_scale);
   }
 
@@ -190,7 +225,7 @@ class CpuBackend final : public Backend {
                   normed_.data() + i * g_.hidden);
     }
     normed_operand_.assign(normed_.data(), logit_rows_.size(), g_.hidden);
-    multiply_one(normed_operand_, w_.token_embd, logits_.data());
+    multiply_one(normed_operand_, head_, logits_.data());
     if (g_.softcap <= 0) return;
     pool_.parallel_for(logits_.size(), 8192, [&](std::size_t begin, std::size_t end, unsigned) {
       for (std::size_t i = begin; i < end; ++i) logits_[i] = g_.softcap * std::tanh(logits_[i] / g_.softcap);
@@ -212,6 +247,22 @@ class CpuBackend final : public Backend {
     CpuCache* cache;
     std::uint32_t position;
   };
+
+  struct PackedLayer {
+    PackedMatrix q, k, v, o, gate, up, down;
+  };
+
+  template <typename Body>
+  void for_matrices(const Body& body) {
+    for (PackedLayer& l : layers_) {
+      for (PackedMatrix* m : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) body(*m);
+    }
+    body(head_);
+  }
+  template <typename Body>
+  void for_matrices(const Body& body) const {
+    const_cast<CpuBackend*>(this)->for_matrices([&](const PackedMatrix& m) { body(m); });
+  }
 
   std::vector<float>& buffer(Activation which) {
     switch (which) {
@@ -242,7 +293,7 @@ class CpuBackend final : public Backend {
     });
   }
 
-  void multiply_one(Operand& x, const Matrix& matrix, float* out) {
+  void multiply_one(Operand& x, const PackedMatrix& matrix, float* out) {
     const Product product[] = {{&matrix, out}};
     cpu::multiply(x, product, k_, pool_);
   }
@@ -350,6 +401,10 @@ class CpuBackend final : public Backend {
   const Weights& w_;
   const Kernels& k_;
   ThreadPool pool_;
+  ReleaseWeights release_;
+  std::vector<PackedLayer> layers_;
+  PackedMatrix head_;  // the table; its rows as input are read from the checkpoint
+  bool loaded_ = false;
 
   std::vector<std::int32_t> tokens_;
   std::span<const float> embeddings_;
@@ -367,9 +422,9 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend(const Geometry& geometry, const Weights& weights,
-                                          unsigned threads) {
-  return std::make_unique<CpuBackend>(geometry, weights, threads);
+std::unique_ptr<Backend> make_cpu_backend(const Geometry& geometry, const Weights& weights, unsigned threads,
+                                          ReleaseWeights release) {
+  return std::make_unique<CpuBackend>(geometry, weights, threads, std::move(release));
 }
 
 }  // namespace gem

@@ -1,9 +1,13 @@
 // The inner loops of the cpu backend: one table of functions per instruction set, chosen at run time.
 //
-// Products with Q4_0 and Q8_0 matrices round the activations to 16 bits a block of 32 (scale = max|x| /
-// 32767), so the sums of a block are exact integers and the result stays within a few 1e-5 of f32
-// activations; all other types are expanded to f32. Every result is computed in an order fixed by the row
-// length alone, so it does not depend on how many rows are multiplied together (law 1).
+// Products with integer storage types round the activations to 16 bits a block of 32 (scale = max|x| /
+// 32767), so the dot product of a block is an exact integer. A row of a product is then
+//     y = fma(dot_b, weight_scale_b * x_scale_b, y) over the blocks b in order, starting from 0,
+// the same sequence in every kernel, for one row or many: the bits of a row depend neither on the number of
+// rows (law 1) nor on which kernel multiplied it.
+//
+// Weights lie in groups of 16 rows (backend/cpu/packed.h), so that a lane of a vector register is a row of
+// the matrix: one load of activations serves 16 rows, and no lane is ever summed with another.
 #pragma once
 
 #include <cstddef>
@@ -15,43 +19,67 @@
 
 namespace gem::cpu {
 
-// Two blocks of 32 activations, in the order in which a kernel meets the weights.
-struct alignas(32) ActivationPair {
-  std::int16_t q[64];
-  float scale[8];  // of the first block four times, of the second block four times
-};
-
-// The order of the 64 integers in a pair.
-enum class PairOrder : std::uint8_t {
-  kBytes,    // as they are: the first block, the second block
-  kNibbles,  // four groups of 8 + 8: elements 0 2 .. 14, 16 18 .. 30, 1 3 .. 15, 17 19 .. 31 of either block,
-             // as the nibbles of a Q4_0 block lie in its eight 16-bit words
-};
-
-inline std::size_t activation_pairs(std::size_t cols) {
-  return (cols + 63) / 64;
-}
-
 // Blocks of smaller magnitude count as zero: 32767 over it would overflow.
 inline constexpr float kTiniest = 1e-30f;
 
+inline constexpr std::size_t kBlock = 32;  // activations that share a scale
+
+// Rows of a weight group: two vectors of 8 lanes, or one of 16.
+inline constexpr unsigned kGroupRows = 16;
+
+// Bytes of the f16 scales at the front of a Q4_0 or Q8_0 group.
+inline std::size_t group_scale_bytes(std::size_t blocks) {
+  return (blocks * kGroupRows * 2 + 63) / 64 * 64;
+}
+
 // Most activation rows that one call of a product kernel takes.
 inline constexpr unsigned kRowTile = 4;
+
+// Activation rows in 16-bit blocks. Row r begins r * stride integers, and r * blocks scales, after the first.
+struct Activations {
+  const std::int16_t* q = nullptr;
+  const float* scale = nullptr;       // a block; NaN where the block held a NaN or an infinity
+  const std::int32_t* sum = nullptr;  // of the 32 integers of a block
+  std::size_t stride = 0;
+  std::size_t blocks = 0;
+
+  Activations at(std::size_t row, std::size_t block) const {
+    return {q + row * stride + block * kBlock, scale + row * blocks + block, sum + row * blocks + block,
+            stride, blocks};
+  }
+};
+
+// Blocks of one weight group, unpacked to 16-bit integers: weight = code * scale + minimum.
+struct Panel {
+  std::size_t blocks = 0;
+  unsigned scales_per_block = 1;  // 2: one for each half of a block (Q6_K)
+  bool has_minima = false;
+  std::int16_t* codes = nullptr;  // [blocks][16 pairs of columns][kGroupRows][2]
+  float* scales = nullptr;        // [blocks][scales_per_block][kGroupRows]
+  float* minima = nullptr;        // [blocks][kGroupRows]
+};
 
 struct Kernels {
   const char* name;
   bool (*supported)();  // by this processor
 
-  // x[cols] -> activation_pairs(cols) pairs; a missing last block is zero. cols is a multiple of 32. A NaN or
-  // infinity in a block makes its scale NaN.
-  void (*quantize)(const float* x, std::size_t cols, PairOrder order, ActivationPair* out);
+  // x[cols] -> cols integers, and a scale and a sum a block. cols is a multiple of 32.
+  void (*quantize)(const float* x, std::size_t cols, std::int16_t* q, float* scale, std::int32_t* sum);
 
-  // One weight row against `rows` (1 .. kRowTile) activation rows, `stride` pairs or floats apart: out[r] = w
-  // . x_r.
-  void (*dot_q4_0)(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols,
-                   unsigned rows, float* out);
-  void (*dot_q8_0)(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols,
-                   unsigned rows, float* out);
+  // A packed group of `x.blocks` blocks against `rows` (1 .. kRowTile) activation rows:
+  // out[r * kGroupRows + i] = weight row i . x_r.
+  void (*group_q4_0)(const std::byte* group, const Activations& x, unsigned rows, float* out);
+  void (*group_q8_0)(const std::byte* group, const Activations& x, unsigned rows, float* out);
+
+  // Blocks first .. first + panel.blocks - 1 of a packed group of `blocks` blocks.
+  void (*unpack_q4_0)(const std::byte* group, std::size_t blocks, std::size_t first, const Panel& panel);
+  void (*unpack_q8_0)(const std::byte* group, std::size_t blocks, std::size_t first, const Panel& panel);
+
+  // Goes on with y for the panel's blocks: out[r * kGroupRows + i] is y before and after. `x` begins at the
+  // panel's first block.
+  void (*tile)(const Panel& panel, const Activations& x, unsigned rows, float* out);
+
+  // One f32 weight row against `rows` (1 .. kRowTile) rows, `stride` floats apart: out[r] = w . x_r.
   void (*dot_f32)(const float* w, const float* x, std::size_t stride, std::size_t cols, unsigned rows,
                   float* out);
 

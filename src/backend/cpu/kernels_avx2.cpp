@@ -13,6 +13,9 @@
 namespace gem::cpu {
 namespace {
 
+// How far ahead of its codes a decode kernel asks for memory: some 150 nanoseconds at 15 GB/s a core.
+constexpr std::size_t kPrefetch = 2048;
+
 // Lanes folded in a fixed order: upper half, then pairs.
 float sum_lanes(__m256 v) {
   __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -28,11 +31,32 @@ float max_lanes(__m256 v) {
   return _mm_cvtss_f32(s);
 }
 
-void quantize_row(const float* x, std::size_t cols, PairOrder order, ActivationPair* out) {
-  const std::size_t blocks = cols / 32;
-  if (blocks % 2 != 0) std::memset(out + blocks / 2, 0, sizeof *out);
+// An empty instruction that keeps the compiler from reordering a chain of additions: it would form all
+// products first and spill them.
+inline void keep(__m256i& v) {
+  asm("" : "+x"(v));
+}
+
+__m256i load(const void* p) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+}
+__m128i load_bytes(const std::byte* p) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
+// Columns 2p and 2p + 1 in every 32-bit lane.
+__m256i two_columns(const std::int16_t* q) {
+  std::int32_t both;
+  std::memcpy(&both, q, sizeof both);
+  return _mm256_set1_epi32(both);
+}
+__m256 eight_halves(const std::byte* p) {
+  return _mm256_cvtph_ps(load_bytes(p));
+}
+
+void quantize_row(const float* x, std::size_t cols, std::int16_t* q, float* scales, std::int32_t* sums) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
-  for (std::size_t b = 0; b < blocks; ++b, x += 32) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  for (std::size_t b = 0; b < cols / kBlock; ++b, x += kBlock, q += kBlock) {
     __m256 v[4];
     __m256 peak = _mm256_setzero_ps();
     __m256 poison = _mm256_setzero_ps();  // x - x is NaN exactly where x is NaN or infinite
@@ -43,116 +67,231 @@ void quantize_row(const float* x, std::size_t cols, PairOrder order, ActivationP
     }
     const float top = max_lanes(peak);
     const bool finite = _mm256_movemask_ps(_mm256_cmp_ps(poison, poison, _CMP_UNORD_Q)) == 0;
-    const float scale = finite ? top / 32767.0f : std::numeric_limits<float>::quiet_NaN();
+    scales[b] = finite ? top / 32767.0f : std::numeric_limits<float>::quiet_NaN();
     const __m256 inverse = _mm256_set1_ps(finite && top > kTiniest ? 32767.0f / top : 0.0f);
-    // 32 integers in order: packs works within 128-bit halves, the permutation puts the quarters right.
+    // packs works within 128-bit halves, the permutation puts the quarters right.
     __m256i i32[4];
-    for (std::size_t i = 0; i < 4; ++i) {
+    for (std::size_t i = 0; i < 4; ++i)
       i32[i] = finite ? _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse)) : _mm256_setzero_si256();
-    }
-    const __m256i low = _mm256_permute4x64_epi64(_mm256_packs_epi32(i32[0], i32[1]), 0xd8);  // elements 0-15
-    const __m256i high =
-        _mm256_permute4x64_epi64(_mm256_packs_epi32(i32[2], i32[3]), 0xd8);  // elements 16-31
-    ActivationPair& pair = out[b / 2];
-    _mm_storeu_ps(pair.scale + 4 * (b % 2), _mm_set1_ps(scale));
-    if (order == PairOrder::kBytes) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(pair.q + 32 * (b % 2)), low);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(pair.q + 32 * (b % 2) + 16), high);
-      continue;
-    }
-    // Even elements to the lower 8 bytes of each half, odd ones to the upper, then even | odd of the whole
-    // register.
-    const __m256i split = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,  //
-                                           0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
-    const __m256i l = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(low, split), 0xd8);
-    const __m256i h = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(high, split), 0xd8);
-    std::int16_t* q = pair.q + 8 * (b % 2);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm256_castsi256_si128(l));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(q + 16), _mm256_castsi256_si128(h));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(q + 32), _mm256_extracti128_si256(l, 1));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(q + 48), _mm256_extracti128_si256(h, 1));
+    const __m256i low = _mm256_permute4x64_epi64(_mm256_packs_epi32(i32[0], i32[1]), 0xd8);
+    const __m256i high = _mm256_permute4x64_epi64(_mm256_packs_epi32(i32[2], i32[3]), 0xd8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), low);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + 16), high);
+    const __m256i four = _mm256_add_epi32(_mm256_madd_epi16(low, ones), _mm256_madd_epi16(high, ones));
+    __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(four), _mm256_extracti128_si256(four, 1));
+    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
+    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1));
+    sums[b] = _mm_cvtsi128_si32(sum);
   }
 }
 
-__m256i load_q(const std::int16_t* q) {
-  return _mm256_load_si256(reinterpret_cast<const __m256i*>(q));
-}
-__m128i load_bytes(const std::byte* p) {
-  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+// y = fma(dot, weight scale * x scale, y) for 8 rows.
+__m256 add_block(__m256i dot, __m256 weight_scale, __m256 x_scale, __m256 y) {
+  return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(weight_scale, x_scale), y);
 }
 
-// The f16 scales of two blocks, four lanes each.
-__m256 two_scales(const std::byte* first, const std::byte* second) {
-  std::uint16_t a;
-  std::uint16_t b;
-  std::memcpy(&a, first, sizeof a);
-  std::memcpy(&b, second, sizeof b);
-  const __m128 both = _mm_cvtph_ps(_mm_cvtsi32_si128(static_cast<int>(a | (std::uint32_t{b} << 16))));
-  return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(both), _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+// One activation row. Nibbles are multiplied where they stand, times 1, 16 and 256 (the uppermost one is
+// shifted down): 15 * 256 * 32767 * 8 products stay below 2^31, and the sums are whole multiples of their
+// factor, so shifting them back is exact.
+void one_row_q4_0(const std::byte* group, const Activations& x, float* out) {
+  const __m256i mask0 = _mm256_set1_epi16(0x000f);
+  const __m256i mask1 = _mm256_set1_epi16(0x00f0);
+  const __m256i mask2 = _mm256_set1_epi16(0x0f00);
+  const std::byte* codes = group + group_scale_bytes(x.blocks);
+  const std::int16_t* q = x.q;
+  __m256 y[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+  for (std::size_t b = 0; b < x.blocks; ++b, q += kBlock, codes += 16 * kGroupRows, group += 2 * kGroupRows) {
+    // Codes are n + 8: the products of the 8 with the activations are taken off at once.
+    const __m256i eights = _mm256_set1_epi32(-8 * x.sum[b]);
+    __m256i by1[2] = {eights, eights};
+    __m256i by16[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    __m256i by256[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    _mm_prefetch(reinterpret_cast<const char*>(codes + kPrefetch), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(codes + kPrefetch + 64), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(codes + kPrefetch + 128), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(codes + kPrefetch + 192), _MM_HINT_T0);
+    for (std::size_t v = 0; v < 4; ++v) {
+      const __m256i x0 = two_columns(q + 8 * v);
+      const __m256i x1 = two_columns(q + 8 * v + 2);
+      const __m256i x2 = two_columns(q + 8 * v + 4);
+      const __m256i x3 = two_columns(q + 8 * v + 6);
+      for (std::size_t half = 0; half < 2; ++half) {
+        const __m256i words = load(codes + 64 * v + 32 * half);
+        by1[half] = _mm256_add_epi32(by1[half], _mm256_madd_epi16(_mm256_and_si256(words, mask0), x0));
+        by16[half] = _mm256_add_epi32(by16[half], _mm256_madd_epi16(_mm256_and_si256(words, mask1), x1));
+        by256[half] = _mm256_add_epi32(by256[half], _mm256_madd_epi16(_mm256_and_si256(words, mask2), x2));
+        by1[half] = _mm256_add_epi32(by1[half], _mm256_madd_epi16(_mm256_srli_epi16(words, 12), x3));
+        keep(by1[half]);
+      }
+    }
+    const __m256 scale = _mm256_set1_ps(x.scale[b]);
+    for (std::size_t half = 0; half < 2; ++half) {
+      const __m256i dot = _mm256_add_epi32(
+          by1[half], _mm256_add_epi32(_mm256_srai_epi32(by16[half], 4), _mm256_srai_epi32(by256[half], 8)));
+      y[half] = add_block(dot, eight_halves(group + 16 * half), scale, y[half]);
+    }
+  }
+  _mm256_storeu_ps(out, y[0]);
+  _mm256_storeu_ps(out + 8, y[1]);
 }
 
-// Two Q4_0 blocks against a pair of activation blocks of R rows. The 16 bytes of either block are eight
-// 16-bit words of four nibbles; one mask or shift a nibble gives eight weights as 16-bit integers.
 template <unsigned R>
-void pair_q4_0(__m256i words, __m256 scales, const ActivationPair* x, std::size_t stride, __m256 (&sums)[R]) {
+void rows_q4_0(const std::byte* group, const Activations& x, float* out) {
+  const __m256i mask = _mm256_set1_epi16(15);
+  const std::byte* codes = group + group_scale_bytes(x.blocks);
+  const std::int16_t* q = x.q;
+  __m256 y[R][2];
+  for (unsigned r = 0; r < R; ++r) y[r][0] = y[r][1] = _mm256_setzero_ps();
+  for (std::size_t b = 0; b < x.blocks; ++b, q += kBlock, codes += 16 * kGroupRows, group += 2 * kGroupRows) {
+    for (std::size_t half = 0; half < 2; ++half) {
+      __m256i dot[R];
+      for (unsigned r = 0; r < R; ++r) dot[r] = _mm256_set1_epi32(-8 * x.sum[r * x.blocks + b]);
+      for (std::size_t v = 0; v < 4; ++v) {
+        __m256i words = load(codes + 64 * v + 32 * half);
+        for (std::size_t i = 0; i < 4; ++i) {
+          const __m256i w = _mm256_and_si256(words, mask);
+          words = _mm256_srli_epi16(words, 4);
+          for (unsigned r = 0; r < R; ++r) {
+            const __m256i columns = two_columns(q + r * x.stride + 8 * v + 2 * i);
+            dot[r] = _mm256_add_epi32(dot[r], _mm256_madd_epi16(w, columns));
+            keep(dot[r]);
+          }
+        }
+      }
+      const __m256 weight_scale = eight_halves(group + 16 * half);
+      for (unsigned r = 0; r < R; ++r) {
+        const __m256 scale = _mm256_set1_ps(x.scale[r * x.blocks + b]);
+        y[r][half] = add_block(dot[r], weight_scale, scale, y[r][half]);
+      }
+    }
+  }
+  for (unsigned r = 0; r < R; ++r) {
+    _mm256_storeu_ps(out + r * kGroupRows, y[r][0]);
+    _mm256_storeu_ps(out + r * kGroupRows + 8, y[r][1]);
+  }
+}
+
+// |w| <= 128 and |q| <= 32767: the 32 products of a block stay below 2^27.
+template <unsigned R>
+void rows_q8_0(const std::byte* group, const Activations& x, float* out) {
+  const std::byte* codes = group + group_scale_bytes(x.blocks);
+  const std::int16_t* q = x.q;
+  __m256 y[R][2];
+  for (unsigned r = 0; r < R; ++r) y[r][0] = y[r][1] = _mm256_setzero_ps();
+  for (std::size_t b = 0; b < x.blocks; ++b, q += kBlock, codes += 32 * kGroupRows, group += 2 * kGroupRows) {
+    __m256i dot[R][2];
+    for (unsigned r = 0; r < R; ++r) dot[r][0] = dot[r][1] = _mm256_setzero_si256();
+    if (R == 1) {
+      for (std::size_t i = 0; i < 8; ++i)
+        _mm_prefetch(reinterpret_cast<const char*>(codes + kPrefetch + 64 * i), _MM_HINT_T0);
+    }
+    for (std::size_t p = 0; p < 16; ++p) {
+      const __m256i low = _mm256_cvtepi8_epi16(load_bytes(codes + 32 * p));
+      const __m256i high = _mm256_cvtepi8_epi16(load_bytes(codes + 32 * p + 16));
+      for (unsigned r = 0; r < R; ++r) {
+        const __m256i columns = two_columns(q + r * x.stride + 2 * p);
+        dot[r][0] = _mm256_add_epi32(dot[r][0], _mm256_madd_epi16(low, columns));
+        dot[r][1] = _mm256_add_epi32(dot[r][1], _mm256_madd_epi16(high, columns));
+        keep(dot[r][0]);
+        keep(dot[r][1]);
+      }
+    }
+    for (std::size_t half = 0; half < 2; ++half) {
+      const __m256 weight_scale = eight_halves(group + 16 * half);
+      for (unsigned r = 0; r < R; ++r) {
+        const __m256 scale = _mm256_set1_ps(x.scale[r * x.blocks + b]);
+        y[r][half] = add_block(dot[r][half], weight_scale, scale, y[r][half]);
+      }
+    }
+  }
+  for (unsigned r = 0; r < R; ++r) {
+    _mm256_storeu_ps(out + r * kGroupRows, y[r][0]);
+    _mm256_storeu_ps(out + r * kGroupRows + 8, y[r][1]);
+  }
+}
+
+void unpack_scales(const std::byte* halves, std::size_t blocks, float* out) {
+  for (std::size_t i = 0; i < blocks * kGroupRows; i += 8)
+    _mm256_store_ps(out + i, eight_halves(halves + 2 * i));
+}
+
+void unpack_q4_0(const std::byte* group, std::size_t blocks, std::size_t first, const Panel& panel) {
+  unpack_scales(group + first * 2 * kGroupRows, panel.blocks, panel.scales);
+  const std::byte* codes = group + group_scale_bytes(blocks) + first * 16 * kGroupRows;
   const __m256i mask = _mm256_set1_epi16(15);
   const __m256i eight = _mm256_set1_epi16(8);
-  const __m256i n0 = _mm256_sub_epi16(_mm256_and_si256(words, mask), eight);
-  const __m256i n1 = _mm256_sub_epi16(_mm256_and_si256(_mm256_srli_epi16(words, 4), mask), eight);
-  const __m256i n2 = _mm256_sub_epi16(_mm256_and_si256(_mm256_srli_epi16(words, 8), mask), eight);
-  const __m256i n3 = _mm256_sub_epi16(_mm256_srli_epi16(words, 12), eight);
-  for (unsigned r = 0; r < R; ++r) {
-    const ActivationPair& pair = x[r * stride];
-    // |n| <= 8 and |q| <= 32767: eight products stay below 2^21, exact in 32 bits and in f32.
-    const __m256i even =
-        _mm256_add_epi32(_mm256_madd_epi16(n0, load_q(pair.q)), _mm256_madd_epi16(n1, load_q(pair.q + 16)));
-    const __m256i odd = _mm256_add_epi32(_mm256_madd_epi16(n2, load_q(pair.q + 32)),
-                                         _mm256_madd_epi16(n3, load_q(pair.q + 48)));
-    const __m256 dot = _mm256_cvtepi32_ps(_mm256_add_epi32(even, odd));
-    sums[r] = _mm256_fmadd_ps(dot, _mm256_mul_ps(scales, _mm256_load_ps(pair.scale)), sums[r]);
-  }
-}
-
-template <unsigned R>
-void rows_q4_0(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols,
-               float* out) {
-  __m256 sums[R];
-  for (unsigned r = 0; r < R; ++r) sums[r] = _mm256_setzero_ps();
-  const std::size_t blocks = cols / 32;
-  for (std::size_t p = 0; p < blocks / 2; ++p, w += 36) {
-    const __m256i words =
-        _mm256_inserti128_si256(_mm256_castsi128_si256(load_bytes(w + 2)), load_bytes(w + 20), 1);
-    pair_q4_0<R>(words, two_scales(w, w + 18), x + p, stride, sums);
-  }
-  if (blocks % 2 != 0) {  // the second block's activations are zero, whatever its weights
-    const __m256i words = _mm256_inserti128_si256(_mm256_setzero_si256(), load_bytes(w + 2), 0);
-    pair_q4_0<R>(words, two_scales(w, w), x + blocks / 2, stride, sums);
-  }
-  for (unsigned r = 0; r < R; ++r) out[r] = sum_lanes(sums[r]);
-}
-
-template <unsigned R>
-void rows_q8_0(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols,
-               float* out) {
-  __m256 sums[R];
-  for (unsigned r = 0; r < R; ++r) sums[r] = _mm256_setzero_ps();
-  for (std::size_t b = 0; b < cols / 32; ++b, w += 34) {
-    const __m256i low = _mm256_cvtepi8_epi16(load_bytes(w + 2));
-    const __m256i high = _mm256_cvtepi8_epi16(load_bytes(w + 18));
-    std::uint16_t d;
-    std::memcpy(&d, w, sizeof d);
-    const float scale = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(d)));
-    for (unsigned r = 0; r < R; ++r) {
-      const ActivationPair& pair = x[r * stride + b / 2];
-      const std::int16_t* q = pair.q + 32 * (b % 2);
-      // |w| <= 128 and |q| <= 32767: four products stay below 2^25 in 32 bits; the conversion rounds to f32.
-      const __m256i dot =
-          _mm256_add_epi32(_mm256_madd_epi16(low, load_q(q)), _mm256_madd_epi16(high, load_q(q + 16)));
-      const __m256 both = _mm256_set1_ps(scale * pair.scale[4 * (b % 2)]);
-      sums[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), both, sums[r]);
+  auto* out = reinterpret_cast<__m256i*>(panel.codes);
+  for (std::size_t v = 0; v < panel.blocks * 4; ++v, codes += 64, out += 8) {
+    for (std::size_t half = 0; half < 2; ++half) {
+      __m256i words = load(codes + 32 * half);
+      for (std::size_t i = 0; i < 4; ++i) {
+        _mm256_store_si256(out + 2 * i + half, _mm256_sub_epi16(_mm256_and_si256(words, mask), eight));
+        words = _mm256_srli_epi16(words, 4);
+      }
     }
   }
-  for (unsigned r = 0; r < R; ++r) out[r] = sum_lanes(sums[r]);
+}
+
+void unpack_q8_0(const std::byte* group, std::size_t blocks, std::size_t first, const Panel& panel) {
+  unpack_scales(group + first * 2 * kGroupRows, panel.blocks, panel.scales);
+  const std::byte* codes = group + group_scale_bytes(blocks) + first * 32 * kGroupRows;
+  auto* out = reinterpret_cast<__m256i*>(panel.codes);
+  for (std::size_t i = 0; i < panel.blocks * 32; ++i)
+    _mm256_store_si256(out + i, _mm256_cvtepi8_epi16(load_bytes(codes + 16 * i)));
+}
+
+// `halves` pairs of columns share a scale: 16, or 8 where each half of a block has its own.
+template <unsigned R, unsigned Scales, bool Minima>
+void tile_rows(const Panel& panel, const Activations& x, float* out) {
+  __m256 y[R][2];
+  for (unsigned r = 0; r < R; ++r) {
+    y[r][0] = _mm256_loadu_ps(out + r * kGroupRows);
+    y[r][1] = _mm256_loadu_ps(out + r * kGroupRows + 8);
+  }
+  const std::int16_t* codes = panel.codes;
+  const float* scales = panel.scales;
+  const std::int16_t* q = x.q;
+  for (std::size_t b = 0; b < panel.blocks; ++b) {
+    for (unsigned part = 0; part < Scales; ++part, scales += kGroupRows) {
+      __m256i dot[R][2];
+      for (unsigned r = 0; r < R; ++r) {
+        const __m256i columns = two_columns(q + r * x.stride);
+        dot[r][0] = _mm256_madd_epi16(load(codes), columns);
+        dot[r][1] = _mm256_madd_epi16(load(codes + 16), columns);
+      }
+      codes += 32;
+      q += 2;
+#pragma GCC unroll 16
+      for (unsigned p = 1; p < 16 / Scales; ++p, codes += 32, q += 2) {
+        const __m256i low = load(codes);
+        const __m256i high = load(codes + 16);
+        for (unsigned r = 0; r < R; ++r) {
+          const __m256i columns = two_columns(q + r * x.stride);
+          dot[r][0] = _mm256_add_epi32(dot[r][0], _mm256_madd_epi16(low, columns));
+          dot[r][1] = _mm256_add_epi32(dot[r][1], _mm256_madd_epi16(high, columns));
+          keep(dot[r][0]);
+          keep(dot[r][1]);
+        }
+      }
+      for (unsigned r = 0; r < R; ++r) {
+        const __m256 scale = _mm256_set1_ps(x.scale[r * x.blocks + b]);
+        y[r][0] = add_block(dot[r][0], _mm256_load_ps(scales), scale, y[r][0]);
+        y[r][1] = add_block(dot[r][1], _mm256_load_ps(scales + 8), scale, y[r][1]);
+      }
+    }
+    if constexpr (Minima) {
+      for (unsigned r = 0; r < R; ++r) {
+        const std::size_t at = r * x.blocks + b;
+        const __m256 sum = _mm256_set1_ps(static_cast<float>(x.sum[at]) * x.scale[at]);
+        y[r][0] = _mm256_fmadd_ps(_mm256_load_ps(panel.minima + b * kGroupRows), sum, y[r][0]);
+        y[r][1] = _mm256_fmadd_ps(_mm256_load_ps(panel.minima + b * kGroupRows + 8), sum, y[r][1]);
+      }
+    }
+  }
+  for (unsigned r = 0; r < R; ++r) {
+    _mm256_storeu_ps(out + r * kGroupRows, y[r][0]);
+    _mm256_storeu_ps(out + r * kGroupRows + 8, y[r][1]);
+  }
 }
 
 template <unsigned R>
@@ -194,16 +333,20 @@ static_assert(kRowTile == 4);
 
 template <unsigned R>
 struct RunQ40 {
-  static void run(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols,
-                  float* out) {
-    rows_q4_0<R>(w, x, stride, cols, out);
+  static void run(const std::byte* group, const Activations& x, float* out) {
+    R == 1 ? one_row_q4_0(group, x, out) : rows_q4_0<R>(group, x, out);
   }
 };
 template <unsigned R>
 struct RunQ80 {
-  static void run(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols,
-                  float* out) {
-    rows_q8_0<R>(w, x, stride, cols, out);
+  static void run(const std::byte* group, const Activations& x, float* out) { rows_q8_0<R>(group, x, out); }
+};
+template <unsigned R>
+struct RunTile {
+  static void run(const Panel& panel, const Activations& x, float* out) {
+    if (panel.scales_per_block == 2) return tile_rows<R, 2, false>(panel, x, out);
+    if (panel.has_minima) return tile_rows<R, 1, true>(panel, x, out);
+    tile_rows<R, 1, false>(panel, x, out);
   }
 };
 template <unsigned R>
@@ -213,14 +356,16 @@ struct RunF32 {
   }
 };
 
-void dot_q4_0(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols,
-              unsigned rows, float* out) {
-  by_rows<RunQ40>(rows, w, x, stride, cols, out);
+void group_q4_0(const std::byte* group, const Activations& x, unsigned rows, float* out) {
+  by_rows<RunQ40, const std::byte*, const Activations&, float*>(rows, group, x, out);
 }
 
-void dot_q8_0(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols,
-              unsigned rows, float* out) {
-  by_rows<RunQ80>(rows, w, x, stride, cols, out);
+void group_q8_0(const std::byte* group, const Activations& x, unsigned rows, float* out) {
+  by_rows<RunQ80, const std::byte*, const Activations&, float*>(rows, group, x, out);
+}
+
+void tile(const Panel& panel, const Activations& x, unsigned rows, float* out) {
+  by_rows<RunTile, const Panel&, const Activations&, float*>(rows, panel, x, out);
 }
 
 void dot_f32(const float* w, const float* x, std::size_t stride, std::size_t cols, unsigned rows,
@@ -273,8 +418,11 @@ const Kernels kAvx2Kernels = {
     .name = "avx2",
     .supported = has_avx2,
     .quantize = quantize_row,
-    .dot_q4_0 = dot_q4_0,
-    .dot_q8_0 = dot_q8_0,
+    .group_q4_0 = group_q4_0,
+    .group_q8_0 = group_q8_0,
+    .unpack_q4_0 = unpack_q4_0,
+    .unpack_q8_0 = unpack_q8_0,
+    .tile = tile,
     .dot_f32 = dot_f32,
     .expand = expand,
     .sum_squares = sum_squares,

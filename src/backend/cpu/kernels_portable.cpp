@@ -1,4 +1,5 @@
 // The scalar kernels: any processor. The compiler may vectorise them; results keep the order written here.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -9,73 +10,94 @@
 namespace gem::cpu {
 namespace {
 
-// Where element e of a block stands among the 32 integers of its block in a pair of either order.
-std::size_t slot_in_pair(PairOrder order, std::size_t block, std::size_t e) {
-  if (order == PairOrder::kBytes) return 32 * block + e;
-  const std::size_t group = (e >= 16 ? 1u : 0u) + (e % 2 != 0 ? 2u : 0u);
-  return 16 * group + 8 * block + (e % 16) / 2;
-}
-
-void quantize_row(const float* x, std::size_t cols, PairOrder order, ActivationPair* out) {
-  const std::size_t blocks = cols / 32;
-  if (blocks % 2 != 0) std::memset(out + blocks / 2, 0, sizeof *out);
-  for (std::size_t b = 0; b < blocks; ++b, x += 32) {
-    ActivationPair& pair = out[b / 2];
+void quantize_row(const float* x, std::size_t cols, std::int16_t* q, float* scales, std::int32_t* sums) {
+  for (std::size_t b = 0; b < cols / kBlock; ++b, x += kBlock, q += kBlock) {
     float peak = 0;
     bool finite = true;
-    for (std::size_t i = 0; i < 32; ++i) {
+    for (std::size_t i = 0; i < kBlock; ++i) {
       peak = std::max(peak, std::fabs(x[i]));
       finite = finite && std::isfinite(x[i]);
     }
-    const float scale = finite ? peak / 32767.0f : std::numeric_limits<float>::quiet_NaN();
+    scales[b] = finite ? peak / 32767.0f : std::numeric_limits<float>::quiet_NaN();
     const float inverse = finite && peak > kTiniest ? 32767.0f / peak : 0.0f;
-    for (std::size_t i = 0; i < 4; ++i) pair.scale[4 * (b % 2) + i] = scale;
-    for (std::size_t i = 0; i < 32; ++i) {
-      pair.q[slot_in_pair(order, b % 2, i)] =
-          finite ? static_cast<std::int16_t>(std::lrintf(x[i] * inverse)) : std::int16_t{0};
+    std::int32_t sum = 0;
+    for (std::size_t i = 0; i < kBlock; ++i) {
+      q[i] = finite ? static_cast<std::int16_t>(std::lrintf(x[i] * inverse)) : std::int16_t{0};
+      sum += q[i];
     }
+    sums[b] = sum;
   }
 }
 
-std::uint16_t half_at(const std::byte* p) {
+float half_at(const std::byte* p) {
   std::uint16_t h;
   std::memcpy(&h, p, sizeof h);
-  return h;
+  return f16_to_f32(h);
 }
 
-void dot_q4_0(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols,
-              unsigned rows, float* out) {
-  for (unsigned r = 0; r < rows; ++r) {
-    float sum = 0;
-    for (std::size_t b = 0; b < cols / 32; ++b) {
-      const std::byte* block = w + 18 * b;
-      const ActivationPair& pair = x[r * stride + b / 2];
-      std::int32_t dot = 0;
-      for (std::size_t j = 0; j < 16; ++j) {
-        const int byte = std::to_integer<int>(block[2 + j]);
-        dot += ((byte & 15) - 8) * pair.q[slot_in_pair(PairOrder::kNibbles, b % 2, j)];
-        dot += ((byte >> 4) - 8) * pair.q[slot_in_pair(PairOrder::kNibbles, b % 2, j + 16)];
-      }
-      sum += static_cast<float>(dot) * (f16_to_f32(half_at(block)) * pair.scale[4 * (b % 2)]);
+void unpack_scales(const std::byte* halves, std::size_t blocks, float* out) {
+  for (std::size_t i = 0; i < blocks * kGroupRows; ++i) out[i] = half_at(halves + 2 * i);
+}
+
+void unpack_q4_0(const std::byte* group, std::size_t blocks, std::size_t first, const Panel& panel) {
+  unpack_scales(group + first * 2 * kGroupRows, panel.blocks, panel.scales);
+  const std::byte* codes = group + group_scale_bytes(blocks) + first * 16 * kGroupRows;
+  for (std::size_t v = 0; v < panel.blocks * 4; ++v) {
+    for (std::size_t lane = 0; lane < 2 * kGroupRows; ++lane) {
+      std::uint16_t word;
+      std::memcpy(&word, codes + v * 64 + 2 * lane, sizeof word);
+      for (std::size_t i = 0; i < 4; ++i)
+        panel.codes[(4 * v + i) * 2 * kGroupRows + lane] =
+            static_cast<std::int16_t>(static_cast<int>(word >> (4 * i) & 15) - 8);
     }
-    out[r] = sum;
   }
 }
 
-void dot_q8_0(const std::byte* w, const ActivationPair* x, std::size_t stride, std::size_t cols,
-              unsigned rows, float* out) {
-  for (unsigned r = 0; r < rows; ++r) {
-    float sum = 0;
-    for (std::size_t b = 0; b < cols / 32; ++b) {
-      const std::byte* block = w + 34 * b;
-      const ActivationPair& pair = x[r * stride + b / 2];
-      std::int32_t dot = 0;
-      for (std::size_t j = 0; j < 32; ++j) {
-        dot += static_cast<std::int8_t>(std::to_integer<int>(block[2 + j])) * pair.q[32 * (b % 2) + j];
+void unpack_q8_0(const std::byte* group, std::size_t blocks, std::size_t first, const Panel& panel) {
+  unpack_scales(group + first * 2 * kGroupRows, panel.blocks, panel.scales);
+  const std::byte* codes = group + group_scale_bytes(blocks) + first * 32 * kGroupRows;
+  for (std::size_t i = 0; i < panel.blocks * 32 * kGroupRows; ++i)
+    panel.codes[i] = static_cast<std::int8_t>(std::to_integer<int>(codes[i]));
+}
+
+void tile(const Panel& panel, const Activations& x, unsigned rows, float* out) {
+  const std::size_t pairs = 16 / panel.scales_per_block;
+  for (unsigned r = 0; r < rows; ++r, out += kGroupRows) {
+    const std::int16_t* codes = panel.codes;
+    const float* scales = panel.scales;
+    for (std::size_t b = 0; b < panel.blocks; ++b) {
+      const std::int16_t* q = x.q + r * x.stride + b * kBlock;
+      const float x_scale = x.scale[r * x.blocks + b];
+      for (unsigned part = 0; part < panel.scales_per_block; ++part, scales += kGroupRows) {
+        std::int32_t dot[kGroupRows] = {};
+        for (std::size_t p = 0; p < pairs; ++p, codes += 2 * kGroupRows, q += 2) {
+          for (std::size_t i = 0; i < kGroupRows; ++i)
+            dot[i] += codes[2 * i] * q[0] + codes[2 * i + 1] * q[1];
+        }
+        for (std::size_t i = 0; i < kGroupRows; ++i)
+          out[i] += static_cast<float>(dot[i]) * (scales[i] * x_scale);
       }
-      sum += static_cast<float>(dot) * (f16_to_f32(half_at(block)) * pair.scale[4 * (b % 2)]);
+      if (!panel.has_minima) continue;
+      const float sum = static_cast<float>(x.sum[r * x.blocks + b]) * x_scale;
+      for (std::size_t i = 0; i < kGroupRows; ++i) out[i] += panel.minima[b * kGroupRows + i] * sum;
     }
-    out[r] = sum;
+  }
+}
+
+// Panel by panel, so that a group gives the bits that its panels give.
+template <auto Unpack>
+void group_product(const std::byte* group, const Activations& x, unsigned rows, float* out) {
+  constexpr std::size_t kBlocks = 8;
+  alignas(64) std::int16_t codes[kBlocks * kBlock * kGroupRows];
+  alignas(64) float scales[kBlocks * kGroupRows];
+  Panel panel;
+  panel.codes = codes;
+  panel.scales = scales;
+  std::fill_n(out, rows * kGroupRows, 0.0f);
+  for (std::size_t b = 0; b < x.blocks; b += kBlocks) {
+    panel.blocks = std::min(kBlocks, x.blocks - b);
+    Unpack(group, x.blocks, b, panel);
+    tile(panel, x.at(0, b), rows, out);
   }
 }
 
@@ -135,8 +157,11 @@ const Kernels kPortableKernels = {
     .name = "portable",
     .supported = [] { return true; },
     .quantize = quantize_row,
-    .dot_q4_0 = dot_q4_0,
-    .dot_q8_0 = dot_q8_0,
+    .group_q4_0 = group_product<unpack_q4_0>,
+    .group_q8_0 = group_product<unpack_q8_0>,
+    .unpack_q4_0 = unpack_q4_0,
+    .unpack_q8_0 = unpack_q8_0,
+    .tile = tile,
     .dot_f32 = dot_f32,
     .expand = expand,
     .sum_squares = sum_squares,

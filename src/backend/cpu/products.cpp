@@ -1,60 +1,112 @@
 #include "backend/cpu/products.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace gem::cpu {
 namespace {
 
-enum class OperandForm { kNibbles, kBytes, kFloats };
+// Up to this many rows a group is decoded anew for every tile of rows, in registers; beyond, unpacking it
+// once into the cache costs less than it saves.
+constexpr std::size_t kDirectRows = 8;
 
-OperandForm form_of(StorageType type) {
-  if (type == StorageType::kQ4_0) return OperandForm::kNibbles;
-  if (type == StorageType::kQ8_0) return OperandForm::kBytes;
-  return OperandForm::kFloats;
+// Blocks of a panel: 16 KB of codes stay in the first-level cache while the activation rows pass by.
+constexpr std::size_t kPanelBlocks = 16;
+// Activation rows of one pass over a panel: with the panel's columns 128 KB, which stay in the second-level
+// cache while kPanelGroups groups pass by.
+constexpr std::size_t kPassRows = 128;
+constexpr std::size_t kPanelGroups = 4;
+
+struct alignas(64) PanelMemory {
+  std::int16_t codes[kPanelBlocks * kBlock * kGroupRows];
+  float scales[kPanelBlocks * 2 * kGroupRows];
+  float minima[kPanelBlocks * kGroupRows];
+  float sums[kPanelGroups][kPassRows * kGroupRows];
+};
+
+// The values of one group for `rows` rows from `first` on, into the product.
+void store(const Product& product, std::size_t group, std::size_t first, std::size_t rows,
+           const float* sums) {
+  const std::size_t width = product.matrix->rows();
+  const std::size_t begin = group * kGroupRows;
+  const std::size_t n = std::min<std::size_t>(kGroupRows, width - begin);
+  for (std::size_t r = 0; r < rows; ++r)
+    std::memcpy(product.out + (first + r) * width + begin, sums + r * kGroupRows, n * sizeof(float));
 }
 
-// Weight rows a thread takes at a time: at 3,840 columns of Q4_0 these are 35 KB, which stay in its L2 cache
-// while the activation rows pass by.
-constexpr std::size_t kRowsPerPiece = 16;
+unsigned tile_rows(std::size_t left) {
+  return static_cast<unsigned>(std::min<std::size_t>(kRowTile, left));
+}
 
-// Rows [begin, end) of one matrix against every activation row.
+void multiply_direct(const Activations& x, std::size_t rows, const Product& product, std::size_t begin,
+                     std::size_t end, const Kernels& k) {
+  const PackedMatrix& m = *product.matrix;
+  const auto kernel = m.form() == PackedForm::kNibbles ? k.group_q4_0 : k.group_q8_0;
+  alignas(64) float tile[kRowTile * kGroupRows];
+  for (std::size_t g = begin; g < end; ++g) {
+    for (std::size_t r = 0; r < rows; r += kRowTile) {
+      const unsigned count = tile_rows(rows - r);
+      kernel(m.group(g), x.at(r, 0), count, tile);
+      store(product, g, r, count, tile);
+    }
+  }
+}
+
+void multiply_panels(const Activations& x, std::size_t rows, const Product& product, std::size_t begin,
+                     std::size_t end, const Kernels& k) {
+  const PackedMatrix& m = *product.matrix;
+  PanelMemory memory;  // not initialised: written before it is read
+  Panel panel;
+  panel.codes = memory.codes;
+  panel.scales = memory.scales;
+  panel.minima = memory.minima;
+  for (std::size_t first = 0; first < rows; first += kPassRows) {
+    const std::size_t pass = std::min(kPassRows, rows - first);
+    for (std::size_t g = begin; g < end; g += kPanelGroups) {
+      const std::size_t groups = std::min(kPanelGroups, end - g);
+      for (std::size_t i = 0; i < groups; ++i) std::fill_n(memory.sums[i], pass * kGroupRows, 0.0f);
+      for (std::size_t b = 0; b < m.blocks(); b += kPanelBlocks) {
+        panel.blocks = std::min(kPanelBlocks, m.blocks() - b);
+        for (std::size_t i = 0; i < groups; ++i) {
+          m.unpack(g + i, b, panel, k);
+          for (std::size_t r = 0; r < pass; r += kRowTile)
+            k.tile(panel, x.at(first + r, b), tile_rows(pass - r), memory.sums[i] + r * kGroupRows);
+        }
+      }
+      for (std::size_t i = 0; i < groups; ++i) store(product, g + i, first, pass, memory.sums[i]);
+    }
+  }
+}
+
+void multiply_floats(const Operand& x, const Product& product, std::size_t begin, std::size_t end,
+                     const Kernels& k) {
+  const Matrix& m = product.matrix->source();
+  const std::size_t cols = m.cols;
+  thread_local std::vector<float> line;
+  float tile[kRowTile];
+  for (std::size_t n = begin * kGroupRows; n < std::min<std::size_t>(end * kGroupRows, m.rows); ++n) {
+    const float* w = reinterpret_cast<const float*>(m.row(n));
+    if (m.type != StorageType::kF32) {
+      line.resize(cols);
+      k.expand(m.type, m.row(n), line.data(), cols);
+      w = line.data();
+    }
+    for (std::size_t r = 0; r < x.rows(); r += kRowTile) {
+      const unsigned rows = tile_rows(x.rows() - r);
+      k.dot_f32(w, x.floats() + r * cols, cols, cols, rows, tile);
+      for (unsigned i = 0; i < rows; ++i) product.out[(r + i) * m.rows + n] = tile[i];
+    }
+  }
+}
+
+// Groups [begin, end) of one matrix against every activation row.
 void multiply_piece(const Operand& x, const Product& product, std::size_t begin, std::size_t end,
                     const Kernels& k) {
-  const Matrix& m = *product.matrix;
-  const std::size_t cols = m.cols;
-  const std::size_t pairs = activation_pairs(cols);
-  const OperandForm form = form_of(m.type);
-  float tile[kRowTile];
-  const auto store = [&](std::size_t first, unsigned rows, std::size_t n) {
-    for (unsigned r = 0; r < rows; ++r) product.out[(first + r) * m.rows + n] = tile[r];
-  };
-  if (form == OperandForm::kFloats) {
-    thread_local std::vector<float> line;
-    for (std::size_t n = begin; n < end; ++n) {
-      const float* w = reinterpret_cast<const float*>(m.row(n));
-      if (m.type != StorageType::kF32) {
-        line.resize(cols);
-        k.expand(m.type, m.row(n), line.data(), cols);
-        w = line.data();
-      }
-      for (std::size_t r = 0; r < x.rows(); r += kRowTile) {
-        const auto rows = static_cast<unsigned>(std::min<std::size_t>(kRowTile, x.rows() - r));
-        k.dot_f32(w, x.floats() + r * cols, cols, cols, rows, tile);
-        store(r, rows, n);
-      }
-    }
-    return;
-  }
-  const ActivationPair* const a =
-      x.pairs(form == OperandForm::kNibbles ? PairOrder::kNibbles : PairOrder::kBytes);
-  const auto dot = form == OperandForm::kNibbles ? k.dot_q4_0 : k.dot_q8_0;
-  for (std::size_t r = 0; r < x.rows(); r += kRowTile) {
-    const auto rows = static_cast<unsigned>(std::min<std::size_t>(kRowTile, x.rows() - r));
-    for (std::size_t n = begin; n < end; ++n) {
-      dot(m.row(n), a + r * pairs, pairs, cols, rows, tile);
-      store(r, rows, n);
-    }
-  }
+  const PackedForm form = product.matrix->form();
+  if (form == PackedForm::kFloats) return multiply_floats(x, product, begin, end, k);
+  if (form != PackedForm::kBlocks && x.rows() <= kDirectRows)
+    return multiply_direct(x.integers(), x.rows(), product, begin, end, k);
+  multiply_panels(x.integers(), x.rows(), product, begin, end, k);
 }
 
 }  // namespace
@@ -63,45 +115,41 @@ void Operand::assign(const float* x, std::size_t rows, std::size_t cols) {
   x_ = x;
   rows_ = rows;
   cols_ = cols;
-  for (Form& form : forms_) form.ready = false;
+  quantized_ = false;
 }
 
-void Operand::prepare(std::span<const Matrix* const> matrices, const Kernels& kernels, ThreadPool& pool) {
-  for (const Matrix* matrix : matrices) {
-    const auto needed = form_of(matrix->type);
-    if (needed == OperandForm::kFloats) continue;
-    const PairOrder order = needed == OperandForm::kNibbles ? PairOrder::kNibbles : PairOrder::kBytes;
-    Form& form = forms_[static_cast<std::size_t>(order)];
-    if (form.ready) continue;
-    const std::size_t pairs = activation_pairs(cols_);
-    if (form.data.size() < rows_ * pairs) form.data.resize(rows_ * pairs);
-    pool.parallel_for(rows_, 4, [&](std::size_t begin, std::size_t end, unsigned) {
-      for (std::size_t r = begin; r < end; ++r) {
-        kernels.quantize(x_ + r * cols_, cols_, order, form.data.data() + r * pairs);
-      }
-    });
-    form.ready = true;
-  }
+void Operand::quantize(const Kernels& kernels, ThreadPool& pool) {
+  if (quantized_) return;
+  const std::size_t blocks = cols_ / kBlock;
+  if (q_.size() < rows_ * cols_) q_.resize(rows_ * cols_);
+  if (scale_.size() < rows_ * blocks) scale_.resize(rows_ * blocks);
+  if (sum_.size() < rows_ * blocks) sum_.resize(rows_ * blocks);
+  pool.parallel_for(rows_, 4, [&](std::size_t begin, std::size_t end, unsigned) {
+    for (std::size_t r = begin; r < end; ++r) {
+      kernels.quantize(x_ + r * cols_, cols_, q_.data() + r * cols_, scale_.data() + r * blocks,
+                       sum_.data() + r * blocks);
+    }
+  });
+  quantized_ = true;
 }
 
 void multiply(Operand& x, std::span<const Product> products, const Kernels& kernels, ThreadPool& pool) {
-  std::vector<const Matrix*> matrices;
-  std::vector<std::size_t> first_piece = {0};  // pieces of all products, one after the other
+  std::vector<std::size_t> first_group = {0};  // groups of all products, one after the other
   for (const Product& product : products) {
-    matrices.push_back(product.matrix);
-    first_piece.push_back(first_piece.back() + (product.matrix->rows + kRowsPerPiece - 1) / kRowsPerPiece);
+    first_group.push_back(first_group.back() + product.matrix->groups());
+    if (product.matrix->form() != PackedForm::kFloats) x.quantize(kernels, pool);
   }
-  x.prepare(matrices, kernels, pool);
-  const std::size_t work = first_piece.back() * kRowsPerPiece * x.cols() * x.rows();
-  pool.parallel_for(first_piece.back(), work < kWorthSharing ? first_piece.back() : 1,
+  const std::size_t groups = first_group.back();
+  const std::size_t work = groups * kGroupRows * x.cols() * x.rows();
+  // Long pieces keep a thread on one stream of memory; many pieces share the work evenly.
+  const std::size_t grain = std::clamp<std::size_t>(groups / (pool.threads() * 16), 1, kPanelGroups);
+  pool.parallel_for(groups, work < kWorthSharing ? groups : grain,
                     [&](std::size_t begin, std::size_t end, unsigned) {
-                      std::size_t p = 0;
-                      for (std::size_t piece = begin; piece < end; ++piece) {
-                        while (piece >= first_piece[p + 1]) ++p;
-                        const std::size_t row = (piece - first_piece[p]) * kRowsPerPiece;
-                        multiply_piece(x, products[p], row,
-                                       std::min<std::size_t>(products[p].matrix->rows, row + kRowsPerPiece),
-                                       kernels);
+                      for (std::size_t p = 0; p < products.size() && begin < end; ++p) {
+                        if (begin >= first_group[p + 1]) continue;
+                        const std::size_t to = std::min(end, first_group[p + 1]);
+                        multiply_piece(x, products[p], begin - first_group[p], to - first_group[p], kernels);
+                        begin = to;
                       }
                     });
 }

@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "backend/cpu/kernels.h"
-#include "backend/geometry.h"
-#include "base/buffer.h"
+#include "backend/cpu/packed.h"
 #include "base/thread_pool.h"
 
 namespace gem::cpu {
@@ -19,37 +18,34 @@ inline constexpr std::size_t kWorthSharing = 256 * 1024;
 // Activation rows [rows, cols] in f32, and as 16-bit blocks where a matrix asks for them.
 class Operand {
  public:
-  // Points at `x` (kept by the caller) and forgets the integer forms.
+  // Points at `x` (kept by the caller) and forgets the integer form.
   void assign(const float* x, std::size_t rows, std::size_t cols);
-  // Makes the forms that `matrices` need.
-  void prepare(std::span<const Matrix* const> matrices, const Kernels& kernels, ThreadPool& pool);
+  // Makes the integer form, once.
+  void quantize(const Kernels& kernels, ThreadPool& pool);
 
   const float* floats() const { return x_; }
-  const ActivationPair* pairs(PairOrder order) const {
-    return forms_[static_cast<std::size_t>(order)].data.data();
-  }
+  Activations integers() const { return {q_.data(), scale_.data(), sum_.data(), cols_, cols_ / kBlock}; }
   std::size_t rows() const { return rows_; }
   std::size_t cols() const { return cols_; }
 
-  // Bytes of the integer forms of `rows` rows.
+  // Bytes of the integer form of `rows` rows.
   static std::uint64_t bytes(std::uint64_t rows, std::uint64_t cols) {
-    return 2 * rows * activation_pairs(cols) * sizeof(ActivationPair);
+    return rows * (cols * sizeof(std::int16_t) + cols / kBlock * (sizeof(float) + sizeof(std::int32_t)));
   }
 
  private:
-  struct Form {
-    std::vector<ActivationPair> data;
-    bool ready = false;
-  };
   const float* x_ = nullptr;
   std::size_t rows_ = 0;
   std::size_t cols_ = 0;
-  Form forms_[2];  // by PairOrder
+  bool quantized_ = false;
+  std::vector<std::int16_t> q_;
+  std::vector<float> scale_;
+  std::vector<std::int32_t> sum_;
 };
 
 struct Product {
-  const Matrix* matrix;
-  float* out;  // [rows, matrix->rows]
+  const PackedMatrix* matrix;
+  float* out;  // [rows, matrix->rows()]
 };
 
 // out[r, n] = matrix row n . x_r for every product.

@@ -1,0 +1,121 @@
+#include "backend/cpu/packed.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace gem::cpu {
+namespace {
+
+// Blocks of `type` in a row of `cols` columns.
+std::size_t storage_blocks(StorageType type, std::size_t cols) {
+  return cols / storage_info(type).block_elements;
+}
+
+// The low nibbles of bytes 0, 2, 4, 6 of `x`, one after the other.
+std::uint32_t even_nibbles(std::uint64_t x) {
+  x &= 0x000f000f000f000f;
+  x = (x | x >> 12) & 0x000000ff000000ff;
+  return static_cast<std::uint32_t>((x | x >> 24) & 0xffff);
+}
+
+// Byte j of a Q4_0 block holds element j in its low, element j + 16 in its high nibble.
+void pack_nibbles(const std::byte* block, std::size_t row, std::byte* codes) {
+  std::uint64_t halves[2];
+  std::memcpy(halves, block + 2, sizeof halves);
+  for (std::size_t v = 0; v < 4; ++v) {
+    const std::uint64_t x = halves[v % 2] >> (4 * (v / 2));
+    const std::uint32_t word = even_nibbles(x) | even_nibbles(x >> 8) << 16;
+    std::memcpy(codes + v * kGroupRows * 4 + row * 4, &word, sizeof word);
+  }
+}
+
+void pack_bytes(const std::byte* block, std::size_t row, std::byte* codes) {
+  for (std::size_t v = 0; v < 16; ++v)
+    std::memcpy(codes + v * kGroupRows * 2 + row * 2, block + 2 + 2 * v, 2);
+}
+
+}  // namespace
+
+PackedForm packed_form(StorageType type) {
+  switch (type) {
+    case StorageType::kF32:
+    case StorageType::kF16:
+    case StorageType::kBF16:
+      return PackedForm::kFloats;
+    case StorageType::kQ4_0:
+      return PackedForm::kNibbles;
+    case StorageType::kQ8_0:
+      return PackedForm::kBytes;
+    default:
+      return PackedForm::kBlocks;
+  }
+}
+
+PackedMatrix::PackedMatrix(const Matrix& source) : source_(source), form_(packed_form(source.type)) {
+  switch (form_) {
+    case PackedForm::kNibbles:
+      group_bytes_ = group_scale_bytes(blocks()) + blocks() * kGroupRows * 16;
+      return;
+    case PackedForm::kBytes:
+      group_bytes_ = group_scale_bytes(blocks()) + blocks() * kGroupRows * 32;
+      return;
+    case PackedForm::kBlocks:
+      group_bytes_ = kGroupRows * source.row_bytes();
+      return;
+    case PackedForm::kFloats:
+      return;
+  }
+}
+
+void PackedMatrix::allocate() {
+  data_ = Buffer(bytes());
+  // A stream of several GB: with 2 MB pages neither address translation nor the prefetcher stops every 4 KB.
+  if (bytes() != 0) ::madvise(data_.as<void>(), data_.size(), MADV_HUGEPAGE);
+}
+
+void PackedMatrix::pack_group(std::size_t group) {
+  std::byte* const out = data_.as<std::byte>() + group * group_bytes_;
+  const std::size_t filled = std::min<std::size_t>(kGroupRows, rows() - group * kGroupRows);
+  if (filled < kGroupRows) std::memset(out, 0, group_bytes_);
+  const std::size_t block_bytes = storage_info(source_.type).block_bytes;
+  const std::size_t count = storage_blocks(source_.type, cols());
+  for (std::size_t row = 0; row < filled; ++row) {
+    const std::byte* block = source_.row(group * kGroupRows + row);
+    if (form_ == PackedForm::kBlocks) {
+      for (std::size_t b = 0; b < count; ++b, block += block_bytes)
+        std::memcpy(out + (b * kGroupRows + row) * block_bytes, block, block_bytes);
+      continue;
+    }
+    std::byte* codes = out + group_scale_bytes(count);
+    for (std::size_t b = 0; b < count; ++b, block += block_bytes) {
+      std::memcpy(out + (b * kGroupRows + row) * 2, block, 2);
+      if (form_ == PackedForm::kNibbles) {
+        pack_nibbles(block, row, codes + b * kGroupRows * 16);
+      } else {
+        pack_bytes(block, row, codes + b * kGroupRows * 32);
+      }
+    }
+  }
+}
+
+void PackedMatrix::unpack(std::size_t group, std::size_t first, Panel& panel, const Kernels& kernels) const {
+  panel.scales_per_block = 1;
+  panel.has_minima = false;
+  switch (form_) {
+    case PackedForm::kNibbles:
+      return kernels.unpack_q4_0(this->group(group), blocks(), first, panel);
+    case PackedForm::kBytes:
+      return kernels.unpack_q8_0(this->group(group), blocks(), first, panel);
+    case PackedForm::kBlocks:
+      return unpack_blocks(source_.type, this->group(group), first, panel);
+    case PackedForm::kFloats:
+      break;
+  }
+  fail(ErrorCode::kFailed, "matrices of floats are not unpacked");
+}
+
+}  // namespace gem::cpu

@@ -28,6 +28,7 @@ struct RowSpan {
   KvCache* cache = nullptr;
   std::uint32_t position = 0;  // of the first row
   std::uint32_t rows = 0;
+  bool prompt = false;  // read as prompt: a backend may use other arithmetic than for decode rows (law 2)
 };
 
 struct RoundRows {

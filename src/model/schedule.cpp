@@ -57,7 +57,7 @@ std::vector<SpanResult> run_round(Backend& backend, std::size_t layers, std::spa
     result.logits = static_cast<std::uint32_t>(logit_rows.size()) - result.first_logits;
     result.finals = static_cast<std::uint32_t>(final_rows.size()) - result.first_final;
     results.push_back(result);
-    row_spans.push_back({span.cache, span.cache->length(), rows});
+    row_spans.push_back({span.cache, span.cache->length(), rows, span.prompt});
     tokens.insert(tokens.end(), span.tokens.begin(), span.tokens.end());
     embeddings.insert(embeddings.end(), span.embeddings.begin(), span.embeddings.end());
   }

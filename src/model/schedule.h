@@ -20,6 +20,7 @@ struct Span {
   std::span<const float> embeddings;     // [rows with token < 0, hidden], already scaled
   Wanted logits = Wanted::kNothing;
   Wanted hidden = Wanted::kNothing;  // rows after the final norm, as drafters read them
+  bool prompt = false;               // rows of a prompt, not of a reply (RowSpan::prompt)
 };
 
 // Where a span's results are in the backend: logits rows first_logits .. , final rows first_final .. .

@@ -296,7 +296,7 @@ TEST_F(HttpStream, TwoHundredIdleReaders) {
     }
   };
   open_some(20);  // whatever is allocated once
-  const std::size_t before = resident_kib();
+  [[maybe_unused]] const std::size_t before = resident_kib();
   const int threads = threads_now();
   open_some(200);
   EXPECT_EQ(threads_now(), threads);

@@ -7,7 +7,7 @@
 // ends its reply within one turn of the event loop.
 #pragma once
 
-// ThreadSanitizer does not know fences, and GCC says so; Asio's own have no effect beside its mutexes.
+// ThreadSanitizer does not know fences, and GCC says so; Asio's own only add to what its mutexes order.
 #if defined(__SANITIZE_THREAD__)
 #define BOOST_ASIO_DISABLE_FENCED_BLOCK
 #endif

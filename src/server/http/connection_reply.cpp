@@ -1,4 +1,6 @@
 // The replies of a connection: whole, pending, streamed.
+#include "server/http/connection.h"  // before Asio's own headers
+
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include <utility>
 #include <variant>
 
-#include "server/http/connection.h"
 #include "server/http/connection_exchange.h"
 #include "server/http/response_head.h"
 

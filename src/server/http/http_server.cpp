@@ -1,5 +1,7 @@
 #include "server/http/http_server.h"
 
+#include "server/http/connection.h"  // before Asio's own headers
+
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <spdlog/spdlog.h>
@@ -24,7 +26,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "server/http/connection.h"
 #include "server/http/listener.h"
 
 namespace gem::server {

@@ -288,9 +288,9 @@ pageTest("several conversations: search, rename, delete, export, import", async 
   await ask(page, "About dogs");
   const list = page.locator("#conversations");
   await page.goBack();
-  await page.waitForFunction(() => document.querySelector("#title").textContent === "New conversation");
-  await page.goBack();
   await inThread(page, "You said: About cats").waitFor();
+  await page.goForward();
+  await inThread(page, "You said: About dogs").waitFor();
   await page.getByLabel("Search conversations").fill("said: about CATS");
   await page.waitForFunction(() => document.querySelectorAll(".entry").length === 1);
   await list.getByRole("button", {name: "About cats", exact: true}).click();
@@ -351,6 +351,7 @@ pageTest("a narrow screen: drawer, panel, nothing wider than the screen", async 
   const wide = () => page.evaluate(() => document.documentElement.scrollWidth > innerWidth ||
       document.querySelector("#scroller").scrollWidth > document.querySelector("#scroller").clientWidth);
   assert.equal(await wide(), false);
+  assert.deepEqual(await page.locator("#main").boundingBox(), {x: 0, y: 0, width: 390, height: 780}, "the thread has the screen");
   await shoot(page, "phone");
   assert.equal(await page.locator("#sidebar").isVisible(), false);
   await page.getByRole("button", {name: "Conversations"}).click();

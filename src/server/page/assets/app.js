@@ -158,6 +158,8 @@ function refresh() {
 
 // As the last reply left it; the tokens of a running one are counted as they come.
 function contextUsed() {
+  const progress = chat.running(current.id)?.reader.progress;
+  if (progress) return progress.processed;
   for (const {usage, stats, status} of current.path().reverse()) {
     if (status === "streaming" && stats?.tokens) return (stats.promptTokens ?? 0) + (stats.cachedTokens ?? 0) + stats.tokens;
     if (usage?.total) return usage.total;

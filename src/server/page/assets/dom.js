@@ -22,7 +22,7 @@ const ICONS = {
   search: "M10.5 5a5.5 5.5 0 1 0 0 11a5.5 5.5 0 1 0 0-11zM15 15l5 5",
   sliders: "M4 8h9M17 8h3M4 16h3M11 16h9M15 5.5v5M9 13.5v5",
   send: "M12 19V6M6 11.5L12 5.5l6 6",
-  stop: "M8 8h8v8H8z",
+  stop: "M6.5 6.5h11v11h-11z",
   copy: "M9 9h10v11H9zM5 15V4h10",
   check: "M5 12.5l5 5L19 7",
   edit: "M5 19l1-4L16 5l3 3L9 18zM14 7l3 3",

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -240,16 +241,34 @@ TEST_P(KernelTable, ExpansionEqualsDequantisationInBits) {
   }
 }
 
-TEST_P(KernelTable, SumsAndScaledAdds) {
+TEST_P(KernelTable, SumsOfSquares) {
   for (const std::size_t n : {1u, 8u, 15u, 256u, 3840u}) {
     const std::vector<float> x = random_floats(n, 7);
-    std::vector<float> out = random_floats(n, 8);
-    const std::vector<float> before = out;
     double squares = 0;
     for (const float v : x) squares += double{v} * double{v};
     EXPECT_NEAR(k().sum_squares(x.data(), n), squares, squares * 1e-6);
-    k().add_scaled(0.7f, x.data(), out.data(), n);
-    for (std::size_t i = 0; i < n; ++i) EXPECT_NEAR(out[i], double{before[i]} + 0.7f * double{x[i]}, 1e-6);
+  }
+}
+
+TEST_P(KernelTable, ExponentialsOfDifferences) {
+  for (const std::size_t n : {1u, 7u, 8u, 100u, 128u}) {
+    std::vector<float> x = random_floats(n, 11, 20);
+    x[n / 2] = 30;  // the largest but for chance
+    x[n - 1] = -200;
+    const float top = k().largest(x.data(), n);
+    EXPECT_EQ(top, *std::max_element(x.begin(), x.end()));
+    std::vector<float> e = x;
+    const double sum = double{k().exponentials(e.data(), n, top)};
+    double exact = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      const double one = std::exp(double{x[i] - top});  // the difference is rounded to f32
+      exact += one;
+      EXPECT_NEAR(e[i], one, one * 1e-6 + 1e-37);
+    }
+    EXPECT_NEAR(sum, exact, exact * 1e-6);
+    e = x;
+    e[n / 3] = NAN;
+    EXPECT_TRUE(std::isnan(k().exponentials(e.data(), n, top)));
   }
 }
 
@@ -265,6 +284,17 @@ TEST_P(KernelTable, GegluIsTheTanhFormula) {
         0.5 * g * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g))) * double{up[i]};
     EXPECT_NEAR(out[i], expected, 2e-6 * std::fabs(g * double{up[i]}) + 1e-7);
   }
+  for (const float g : {-INFINITY, -3e19f, -300.0f, 300.0f, INFINITY}) {  // far ends: 0 or the gate itself
+    const float one = 1;
+    float far = 0;
+    k().geglu(&g, &one, &far, 1);
+    EXPECT_TRUE(g < 0 ? far == 0 || (std::isinf(g) && std::isnan(far)) : far == g) << g << " " << far;
+  }
+  const float nan = NAN;
+  const float one = 1;
+  float far = 0;
+  k().geglu(&nan, &one, &far, 1);
+  EXPECT_TRUE(std::isnan(far));
 }
 
 INSTANTIATE_TEST_SUITE_P(Isa, KernelTable, ::testing::ValuesIn(all_kernels().begin(), all_kernels().end()),

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "backend/cpu/attention.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/cpu_cache.h"
 #include "backend/cpu/kernels.h"
@@ -26,8 +27,7 @@ class CpuBackend final : public Backend {
         k_(cpu::choose_kernels()),
         pool_(threads),
         release_(std::move(release)),
-        head_(weights.token_embd),
-        scores_(pool_.threads()) {
+        head_(weights.token_embd) {
     for (const LayerWeights& l : weights.layers) {
       layers_.push_back({PackedMatrix(l.q), PackedMatrix(l.k), PackedMatrix(l.v), PackedMatrix(l.o),
                          PackedMatrix(l.gate), PackedMatrix(l.up), PackedMatrix(l.down)});
@@ -39,7 +39,9 @@ class CpuBackend final : public Backend {
     return fmt::format("cpu ({}, {} thread{})", k_.name, pool_.threads(), pool_.threads() == 1 ? "" : "s");
   }
 
-  std::unique_ptr<KvCache> new_cache(const KvPlan& plan) override { return std::make_unique<CpuCache>(plan); }
+  std::unique_ptr<KvCache> new_cache(const KvPlan& plan) override {
+    return std::make_unique<CpuCache>(plan, g_);
+  }
 
   std::uint32_t kv_element_bytes() const override { return sizeof(float); }
 
@@ -50,10 +52,16 @@ class CpuBackend final : public Backend {
       query = std::max<std::uint64_t>(query, g_.query_width(l));
       kv = std::max<std::uint64_t>(kv, g_.kv_width(l));
     }
+    std::uint64_t attention = 0;
+    for (std::size_t l = 0; l < g_.layers.size(); ++l) {
+      const bool sliding = g_.layers[l].kind == LayerKind::kSliding;
+      attention = std::max(attention, cpu::Attention::bytes(shape(l), rows, sliding ? g_.window : g_.context,
+                                                            pool_.threads()));
+    }
     const std::uint64_t floats =
         rows * (4ull * g_.hidden + 2 * query + 2 * kv + 2ull * g_.ffn) + std::uint64_t{logit_rows} * g_.vocab;
     return floats * sizeof(float) + Operand::bytes(rows, g_.hidden) + Operand::bytes(rows, query) +
-           Operand::bytes(rows, g_.ffn);
+           Operand::bytes(rows, g_.ffn) + attention;
   }
 
   std::optional<std::uint64_t> weight_bytes() const override {
@@ -86,15 +94,9 @@ class CpuBackend final : public Backend {
     logit_rows_.assign(round.logit_rows.begin(), round.logit_rows.end());
     rows_ = tokens_.size();
     row_.clear();
-    std::uint32_t longest = 0;
     for (const RowSpan& span : round.spans) {
-      longest = std::max(longest, span.position + span.rows);
-      for (std::uint32_t i = 0; i < span.rows; ++i) {
+      for (std::uint32_t i = 0; i < span.rows; ++i)
         row_.push_back({static_cast<CpuCache*>(span.cache), span.position + i});
-      }
-    }
-    for (std::vector<float>& scores : scores_) {
-      if (scores.size() < longest) scores.resize(longest);
     }
     rope_layer_kind_.reset();
     residual_.resize(rows_ * g_.hidden);
@@ -150,34 +152,22 @@ class CpuBackend final : public Backend {
       }
       CpuCache& cache = *row_[r].cache;
       const std::uint32_t slot = row_[r].position % cache.plan().layers[layer].slots;
-      std::copy_n(key_.data() + r * kv_width, kv_width, cache.key(layer, slot));
-      std::copy_n(value_.data() + r * kv_width, kv_width, cache.value(layer, slot));
+      cache.store(layer, slot, key_.data() + r * kv_width, value_.data() + r * kv_width);
     });
   }
 
   void attention(std::uint32_t layer) override {
     const LayerGeometry& l = g_.layers[layer];
-    const std::size_t d = l.head_dim;
     attention_.resize(rows_ * g_.query_width(layer));
-    // A task is one KV head of one row with the query heads that share it.
-    std::size_t keys = 0;
-    for (const Row& row : row_)
-      keys += std::min(row.position + 1, l.kind == LayerKind::kSliding ? g_.window : ~0u);
-    const std::size_t work = 2 * keys * g_.heads * d;
-    const std::size_t tasks = rows_ * l.kv_heads;
-    pool_.parallel_for(tasks, work < cpu::kWorthSharing ? tasks : 1,
-                       [&](std::size_t begin, std::size_t end, unsigned thread) {
-                         for (std::size_t task = begin; task < end; ++task) {
-                           const std::size_t r = task / l.kv_heads;
-                           const std::size_t kv_head = task % l.kv_heads;
-                           const std::size_t group = g_.heads / l.kv_heads;
-                           for (std::size_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-                             const std::size_t at = r * g_.query_width(layer) + head * d;
-                             attend(layer, r, kv_head * d, query_.data() + at, attention_.data() + at,
-                                    scores_[thread].data());
-                           }
-                         }
-                       });
+    rows_seen_.clear();
+    for (std::size_t r = 0; r < rows_; ++r) {
+      const std::uint32_t last = row_[r].position;
+      const std::uint32_t first =
+          l.kind == LayerKind::kSliding && last + 1 > g_.window ? last + 1 - g_.window : 0;
+      const std::size_t at = r * g_.query_width(layer);
+      rows_seen_.push_back({row_[r].cache, first, last, query_.data() + at, attention_.data() + at});
+    }
+    softmax_.run(shape(layer), rows_seen_, k_, pool_);
   }
 
   void attn_output(std::uint32_t layer) override {
@@ -288,7 +278,9 @@ class CpuBackend final : public Backend {
 
   template <typename Body>
   void for_rows(const Body& body) {
-    pool_.parallel_for(rows_, 1, [&](std::size_t begin, std::size_t end, unsigned) {
+    // A piece of some 10 microseconds: below that, waking a thread costs more than it does.
+    const std::size_t grain = std::max<std::size_t>(1, 32768 / g_.hidden);
+    pool_.parallel_for(rows_, grain, [&](std::size_t begin, std::size_t end, unsigned) {
       for (std::size_t r = begin; r < end; ++r) body(r);
     });
   }
@@ -362,39 +354,9 @@ class CpuBackend final : public Backend {
     }
   }
 
-  // One query head of one row over its visible keys, oldest first: scores, softmax, weighted sum of the
-  // values.
-  void attend(std::uint32_t layer, std::size_t r, std::size_t kv_offset, const float* q, float* out,
-              float* scores) {
+  cpu::AttentionShape shape(std::size_t layer) const {
     const LayerGeometry& l = g_.layers[layer];
-    CpuCache& cache = *row_[r].cache;
-    const std::uint32_t last = row_[r].position;
-    const std::uint32_t first =
-        l.kind == LayerKind::kSliding && last + 1 > g_.window ? last + 1 - g_.window : 0;
-    const std::uint32_t count = last + 1 - first;
-    const std::uint32_t slots = cache.plan().layers[layer].slots;
-    const auto for_keys = [&](const auto& body) {  // slots wrap at most once
-      std::uint32_t slot = first % slots;
-      for (std::uint32_t j = 0; j < count; ++j) {
-        body(j, slot);
-        if (++slot == slots) slot = 0;
-      }
-    };
-    float peak = -INFINITY;
-    for_keys([&](std::uint32_t j, std::uint32_t slot) {
-      k_.dot_f32(q, cache.key(layer, slot) + kv_offset, 0, l.head_dim, 1, &scores[j]);
-      peak = std::max(peak, scores[j]);
-    });
-    double sum = 0;
-    for (std::uint32_t j = 0; j < count; ++j) {
-      scores[j] = std::exp(scores[j] - peak);
-      sum += double{scores[j]};
-    }
-    const auto inverse = static_cast<float>(1 / sum);
-    std::fill_n(out, l.head_dim, 0.0f);
-    for_keys([&](std::uint32_t j, std::uint32_t slot) {
-      k_.add_scaled(scores[j] * inverse, cache.value(layer, slot) + kv_offset, out, l.head_dim);
-    });
+    return {layer, g_.heads, l.kv_heads, l.head_dim};
   }
 
   const Geometry& g_;
@@ -416,7 +378,8 @@ class CpuBackend final : public Backend {
   std::vector<float> rope_;
   std::vector<float> residual_, normed_, query_, key_, value_, attention_, branch_, ffn_, up_, final_,
       logits_;
-  std::vector<std::vector<float>> scores_;  // one a thread
+  std::vector<cpu::AttentionRow> rows_seen_;
+  cpu::Attention softmax_;
   Operand normed_operand_, attention_operand_, ffn_operand_;
 };
 

@@ -35,6 +35,9 @@ inline std::size_t group_scale_bytes(std::size_t blocks) {
 // Most activation rows that one call of a product kernel takes.
 inline constexpr unsigned kRowTile = 4;
 
+// Keys of one chunk of attention: with 256 columns their values take a quarter of a core's own cache.
+inline constexpr std::uint32_t kChunkKeys = 128;
+
 // Activation rows in 16-bit blocks. Row r begins r * stride integers, and r * blocks scales, after the first.
 struct Activations {
   const std::int16_t* q = nullptr;
@@ -86,9 +89,18 @@ struct Kernels {
   // Storage -> f32, bit-equal to dequantize().
   void (*expand)(StorageType type, const std::byte* source, float* out, std::size_t elements);
 
+  // Attention of `heads` query rows, d apart, over `count` (at most kChunkKeys) keys, d apart:
+  // out[h * kChunkKeys + j] = q_h . k_j. `values`, wanted next, may be fetched ahead.
+  void (*scores)(const float* q, std::size_t heads, std::size_t d, const float* keys, const float* values,
+                 std::size_t count, float* out);
+  // out[h * d + i] += p[h * kChunkKeys + j] * values[j * d + i] over the keys j in order
+  void (*weighted_values)(const float* p, std::size_t heads, std::size_t d, const float* values,
+                          std::size_t count, float* out);
+  float (*largest)(const float* x, std::size_t n);
+  // x[i] = exp(x[i] - top), where no x[i] is above top; their sum. A NaN stays one.
+  float (*exponentials)(float* x, std::size_t n, float top);
+
   float (*sum_squares)(const float* x, std::size_t n);
-  // out[0..n) += a * x[0..n)
-  void (*add_scaled)(float a, const float* x, float* out, std::size_t n);
   // out[i] = gelu_tanh(gate[i]) * up[i]; out may be gate or up
   void (*geglu)(const float* gate, const float* up, float* out, std::size_t n);
 };

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "backend/cpu/attention_avx2.h"
 #include "backend/cpu/kernels.h"
 
 namespace gem::cpu {
@@ -393,15 +394,6 @@ float sum_squares(const float* x, std::size_t n) {
   return sum;
 }
 
-void add_scaled(float a, const float* x, float* out, std::size_t n) {
-  const __m256 factor = _mm256_set1_ps(a);
-  std::size_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    _mm256_storeu_ps(out + i, _mm256_fmadd_ps(factor, _mm256_loadu_ps(x + i), _mm256_loadu_ps(out + i)));
-  }
-  for (; i < n; ++i) out[i] = std::fma(a, x[i], out[i]);
-}
-
 // clang 14 does not know "f16c" in __builtin_cpu_supports: CPUID leaf 1, ECX bit 29.
 bool has_avx2() {
   unsigned a = 0;
@@ -425,10 +417,12 @@ const Kernels kAvx2Kernels = {
     .tile = tile,
     .dot_f32 = dot_f32,
     .expand = expand,
+    .scores = avx2::scores,
+    .weighted_values = avx2::weighted_values,
+    .largest = avx2::largest,
+    .exponentials = avx2::exponentials,
     .sum_squares = sum_squares,
-    .add_scaled = add_scaled,
-    .geglu = [](const float* gate, const float* up, float* out,
-                std::size_t n) { kPortableKernels.geglu(gate, up, out, n); },
+    .geglu = avx2::geglu,
 };
 
 }  // namespace gem::cpu

@@ -137,8 +137,35 @@ float sum_squares(const float* x, std::size_t n) {
   return fold(sums);
 }
 
-void add_scaled(float a, const float* x, float* out, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) out[i] += a * x[i];
+void scores(const float* q, std::size_t heads, std::size_t d, const float* keys, const float*,
+            std::size_t count, float* out) {
+  for (std::size_t h = 0; h < heads; ++h) {
+    for (std::size_t j = 0; j < count; ++j)
+      dot_f32(q + h * d, keys + j * d, 0, d, 1, out + h * kChunkKeys + j);
+  }
+}
+
+void weighted_values(const float* p, std::size_t heads, std::size_t d, const float* values, std::size_t count,
+                     float* out) {
+  for (std::size_t h = 0; h < heads; ++h) {
+    for (std::size_t j = 0; j < count; ++j) {
+      const float weight = p[h * kChunkKeys + j];
+      for (std::size_t i = 0; i < d; ++i) out[h * d + i] += weight * values[j * d + i];
+    }
+  }
+}
+
+float largest(const float* x, std::size_t n) {
+  return *std::max_element(x, x + n);
+}
+
+float exponentials(float* x, std::size_t n, float top) {
+  double sum = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    x[i] = std::exp(x[i] - top);
+    sum += double{x[i]};
+  }
+  return static_cast<float>(sum);
 }
 
 void geglu(const float* gate, const float* up, float* out, std::size_t n) {
@@ -164,8 +191,11 @@ const Kernels kPortableKernels = {
     .tile = tile,
     .dot_f32 = dot_f32,
     .expand = expand,
+    .scores = scores,
+    .weighted_values = weighted_values,
+    .largest = largest,
+    .exponentials = exponentials,
     .sum_squares = sum_squares,
-    .add_scaled = add_scaled,
     .geglu = geglu,
 };
 

@@ -1,11 +1,11 @@
 #include "server/api/anthropic_request.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -184,11 +184,11 @@ std::vector<Tool> parse_client_tools(const FieldReader& body) {
   std::vector<Tool> tools;
   const JsonValue* list = body.array("tools");
   if (list == nullptr) return tools;
-  std::string skipped;
+  std::set<std::string> skipped;
   for (std::size_t i = 0; i < list->items.size(); ++i) {
     const FieldReader fields = object_at(list->items[i], element("tools", i));
     if (const std::string type = fields.text("type").value_or("custom"); type != "custom") {
-      skipped += (skipped.empty() ? "" : ", ") + type;
+      skipped.insert(type);
       continue;
     }
     Tool tool;
@@ -198,9 +198,7 @@ std::vector<Tool> parse_client_tools(const FieldReader& body) {
     if (const JsonValue* schema = fields.object("input_schema")) tool.parameters = *schema;
     tools.push_back(std::move(tool));
   }
-  if (!skipped.empty()) {
-    spdlog::warn("messages: tools that only their vendor's server can run are left out: {}", skipped);
-  }
+  log_skipped_tools("messages", skipped);
   return tools;
 }
 

@@ -1,6 +1,7 @@
 #include "server/api/conversation.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <iterator>
@@ -164,6 +165,21 @@ ChatRequest parse_common_fields(const JsonValue& body, std::span<const std::stri
   if (request.generation.n != 1) refuse_field("n", "this API makes one reply a request");
   request.messages.clear();
   return request;
+}
+
+void log_skipped_tools(std::string_view api, const std::set<std::string>& types) {
+  if (types.empty()) return;
+  constexpr std::size_t kMost = 8;
+  std::string names;
+  std::size_t count = 0;
+  for (const std::string& type : types) {
+    if (++count > kMost) {
+      names += ", …";
+      break;
+    }
+    names += (names.empty() ? "" : ", ") + describe(JsonValue::string(type));
+  }
+  spdlog::info("{}: left out the tools that only their vendor's servers can run: {}", api, names);
 }
 
 void refuse_forced_call(std::string_view field) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -66,6 +67,9 @@ struct RenamedField {
 ChatRequest parse_common_fields(const JsonValue& body, std::span<const std::string_view> own,
                                 std::span<const RenamedField> renamed, const RequestDefaults& defaults,
                                 const Tokenizer& tokenizer);
+
+// One line in the log for the kinds of tools that only their vendor's servers can run.
+void log_skipped_tools(std::string_view api, const std::set<std::string>& types);
 
 // tool_choice that needs constrained decoding.
 [[noreturn]] void refuse_forced_call(std::string_view field);

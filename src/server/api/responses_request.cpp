@@ -1,9 +1,9 @@
 #include "server/api/responses_request.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <array>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -149,13 +149,13 @@ std::vector<Tool> parse_function_tools(const FieldReader& body) {
   std::vector<Tool> tools;
   const JsonValue* list = body.array("tools");
   if (list == nullptr) return tools;
-  std::string skipped;
+  std::set<std::string> skipped;
   for (std::size_t i = 0; i < list->items.size(); ++i) {
     const std::string path = element("tools", i);
     const FieldReader fields = object_at(list->items[i], path);
     const std::string type = needed_text(fields, "type");
     if (type != "function") {
-      skipped += (skipped.empty() ? "" : ", ") + type;
+      skipped.insert(type);
       continue;
     }
     Tool tool;
@@ -165,9 +165,7 @@ std::vector<Tool> parse_function_tools(const FieldReader& body) {
     if (const JsonValue* parameters = fields.object("parameters")) tool.parameters = *parameters;
     tools.push_back(std::move(tool));
   }
-  if (!skipped.empty()) {
-    spdlog::warn("responses: tools that only their vendor's server can run are left out: {}", skipped);
-  }
+  log_skipped_tools("responses", skipped);
   return tools;
 }
 

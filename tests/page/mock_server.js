@@ -105,7 +105,7 @@ async function handle(request, response, {assets, context, state}) {
     return json(response, 200, {object: "list", data: [{id: "mock-12b", object: "model", meta: {n_params: 11959730224, n_ctx: context}}]});
   }
   if (pathname === "/props") {
-    return json(response, 200, {model_alias: "mock-12b", build_info: "mock", default_generation_settings: {n_ctx: context, params: {
+    return json(response, 200, {model_alias: "mock-12b", build_info: "mock", thinking_default: true, default_generation_settings: {n_ctx: context, params: {
       temperature: 1, top_k: 64, top_p: 0.95, min_p: 0, seed: -1, n_predict: -1, presence_penalty: 0, frequency_penalty: 0, repeat_penalty: 1}}});
   }
   if (pathname !== "/v1/chat/completions") return json(response, 404, error(404, "not_found_error", "File Not Found"));

@@ -9,12 +9,10 @@ export class Server extends EventTarget {
   context = 0; // tokens
   defaults = {}; // sampling, as /props names it
   build = "";
+  thinking = true; // whether replies begin with a thought where a request says nothing
   parameters = 0;
   state = "unknown"; // "ready", "away", "loading", "key"
   #watching = false;
-
-  // Whether replies begin with a thought when a request says nothing.
-  get thinking() { return this.defaults.enable_thinking ?? true; }
 
   constructor(api) {
     super();
@@ -30,6 +28,7 @@ export class Server extends EventTarget {
       this.context = props.default_generation_settings?.n_ctx ?? entry.meta?.n_ctx ?? 0;
       this.defaults = props.default_generation_settings?.params ?? {};
       this.build = props.build_info ?? "";
+      this.thinking = props.thinking_default ?? true;
       this.#set("ready");
     } catch (failure) {
       this.failed(failure);

@@ -63,7 +63,7 @@ export class SettingsView {
   #thinkingPart() {
     this.thinking = h("input", {type: "checkbox", role: "switch", id: "thinking-switch",
       onchange: () => this.settings.set("thinking", this.thinking.checked)});
-    const budget = this.#number({name: "thinking_budget", label: "Thinking budget", min: 0, step: 1, integer: true,
+    const budget = this.#number({name: "thinking_budget", prop: "thinking_budget_tokens", label: "Thinking budget", min: 0, step: 1, integer: true,
       help: "Most tokens of a thought; it is then closed. Empty: no limit."});
     return section("Thinking", h("label", {class: "switch-row"}, h("span", {}, "Think before answering"), this.thinking), budget);
   }

@@ -73,10 +73,10 @@ using Reply = std::variant<HttpResponse, std::unique_ptr<PendingReply>, EventRep
 // One finished exchange, for the access log and the counters.
 struct ExchangeRecord {
   std::string method, path, peer;
-  int status = 0;              // 0: the client left before a status was sent
-  bool aborted = false;        // the client left before the reply was complete
-  std::uint64_t bytes_in = 0;  // of the body
-  std::uint64_t bytes_out = 0;
+  int status = 0;               // 0: the client left before a status was sent
+  bool aborted = false;         // the client left before the reply was complete
+  std::uint64_t bytes_in = 0;   // of the body
+  std::uint64_t bytes_out = 0;  // headers included
   double seconds = 0;
 };
 
@@ -89,11 +89,14 @@ class HttpApp {
   virtual std::optional<HttpResponse> admit(const HttpRequest& head) = 0;
   // Answers an admitted request. Called on a worker thread; may take a while, must not throw.
   virtual Reply handle(HttpRequest request) = 0;
-  // The response to a fault that the transport found (400, 408, 413, 431, 503), in the shape that the path's
-  // API uses. `head` is null when the request line could not be read.
+  // The response to a fault that the transport found (400, 408, 413, 415, 417, 431, 500, 501, 503, 505), in
+  // the shape that the path's API uses. `head` is null when the request line could not be read, and may lack
+  // headers that were not reached.
   virtual HttpResponse refuse(const HttpRequest* head, int status, const std::string& message) = 0;
-  // Headers that every response to this request carries (CORS, Server).
+  // Headers that every response to this request carries (CORS, Server). A request that could not be read is
+  // empty here.
   virtual void decorate(const HttpRequest& request, HttpResponse& response) = 0;
+  // Once for every request whose head was read, and for every refusal.
   virtual void finished(const ExchangeRecord& record) = 0;
 };
 

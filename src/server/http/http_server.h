@@ -1,5 +1,10 @@
 // The HTTP/1.1 transport: connections, limits, keep-alive, streaming, disconnects. One thread runs all
-// sockets, one coroutine a connection; worker threads call the application.
+// sockets, one coroutine a connection; worker threads call the application. An idle connection costs about
+// 2.5 KB, an idle event stream 5.4 KB (resident memory over 1,000 of them, without the kernel's share).
+//
+// A client that closes its sending side counts as gone while a PendingReply or EventReply is running; a plain
+// response it still gets. A refused request's connection goes on where the rest of its body is small (256 KB)
+// and its end is known; otherwise it is closed after the answer, in such a way that the client sees it.
 #pragma once
 
 #include <chrono>
@@ -21,8 +26,8 @@ struct HttpOptions {
   std::size_t max_headers = 100;
   std::size_t max_body_bytes = std::size_t{64} << 20;
   std::size_t max_total_body_bytes = std::size_t{512} << 20;  // of requests being received, together
-  std::size_t max_connections = 1024;
-  std::size_t send_buffer_bytes = 256 << 10;  // unsent bytes of a stream before its client counts as stalled
+  std::size_t max_connections = 1024;                         // those beyond get 503
+  std::size_t send_buffer_bytes = 256 << 10;  // unsent bytes of a stream; beyond that nothing more is pulled
 
   std::chrono::milliseconds header_timeout{10'000};  // from the first byte to the end of the headers
   std::chrono::milliseconds body_timeout{60'000};    // without progress

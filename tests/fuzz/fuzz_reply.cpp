@@ -68,6 +68,7 @@ gem::ParsedReply parse(std::string_view reply, const gem::ReplyOptions& options,
   const gem::ParsedReply result = parser.finish(gem::ReplyEnd::kStop);
   add(joined, parser.take_events());
   joined.finish_reason = result.finish_reason;
+  joined.diagnostics = result.diagnostics;
   require(joined == result);
   return result;
 }

@@ -1,5 +1,6 @@
 #include "server/service_work.h"
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <utility>
@@ -50,6 +51,16 @@ std::size_t join(GenerationUpdate& to, GenerationUpdate&& more) {
   to.times = more.times;
   if (more.result) to.result = std::move(more.result);
   return bytes;
+}
+
+std::optional<std::string> PromptProgress::line(std::uint32_t done, std::uint32_t total,
+                                                const StreamTimes& times) {
+  if (total < kLogTokens || times.prompt_tokens / kLogTokens == logged_ / kLogTokens) return std::nullopt;
+  logged_ = times.prompt_tokens;
+  const double rate = times.prompt_seconds > 0 ? times.prompt_tokens / times.prompt_seconds : 0;
+  const double left = rate > 0 ? (total - done) / rate : 0;
+  return fmt::format("prompt {} of {} tokens ({} from the cache), {:.1f} tokens/s, {:.0f} s left", done,
+                     total, times.reused, rate, left);
 }
 
 Work::Work(GenerationJob job, const Tokenizer& tokenizer, ServiceObserver* observer)
@@ -154,16 +165,7 @@ void Work::on_prompt(std::uint32_t done, std::uint32_t total) {
   took_part_ = true;
   const StreamTimes& times = stream_->times();
   next_.prompt = GenerationUpdate::Progress{done, total, times.reused, times.prompt_seconds};
-  log_progress(done, total);
-}
-
-void Work::log_progress(std::uint32_t done, std::uint32_t total) {
-  const StreamTimes& times = stream_->times();
-  if (total < kLogTokens || times.prompt_tokens / kLogTokens == logged_ / kLogTokens) return;
-  logged_ = times.prompt_tokens;
-  const double rate = times.prompt_seconds > 0 ? times.prompt_tokens / times.prompt_seconds : 0;
-  spdlog::info("slot {}: prompt {} of {} tokens ({} from the cache), {:.1f} tokens/s, {:.0f} s left", slot_,
-               done, total, times.reused, rate, rate > 0 ? (total - done) / rate : 0);
+  if (const auto line = progress_.line(done, total, times)) spdlog::info("slot {}: {}", slot_, *line);
 }
 
 TokenDetail Work::detail(const DrawnToken& drawn) const {

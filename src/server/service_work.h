@@ -17,6 +17,17 @@ namespace gem::server {
 
 using Clock = std::chrono::steady_clock;
 
+// The lines that the log gets about a long prompt: one for every 4,096 tokens evaluated of a prompt of at
+// least as many, without any of its contents.
+class PromptProgress {
+ public:
+  // After prompt tokens were evaluated; `done` of `total` are in the cache. The line, when one is due.
+  std::optional<std::string> line(std::uint32_t done, std::uint32_t total, const StreamTimes& times);
+
+ private:
+  std::uint32_t logged_ = 0;  // tokens evaluated at the last line
+};
+
 // What others are not told of a request while it runs is touched by the engine's thread alone, without a
 // lock; publish() hands it over. The members for clients may be called from any thread.
 class Work : public StreamSink {
@@ -57,7 +68,6 @@ class Work : public StreamSink {
 
  private:
   void add_event(const ReplyEvent& event);
-  void log_progress(std::uint32_t done, std::uint32_t total);
   TokenDetail detail(const DrawnToken& drawn) const;
 
   GenerationJob job_;
@@ -74,8 +84,8 @@ class Work : public StreamSink {
   std::size_t slot_ = 0;
   double queue_seconds_ = 0;
   std::optional<Clock::time_point> first_token_, last_token_;
-  std::uint32_t logged_ = 0;  // prompt tokens evaluated at the last line of the log
-  bool took_part_ = false;    // in the last round
+  PromptProgress progress_;
+  bool took_part_ = false;  // in the last round
   bool timed_out_ = false;
   bool overflowed_ = false;
   bool finished_ = false;

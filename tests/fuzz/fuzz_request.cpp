@@ -2,6 +2,9 @@
 // fields that are in range, a prompt that renders or is refused, and ids of the vocabulary.
 //
 // Byte 0 is the endpoint: c chat, p completions, r responses, m messages; everything else is chat.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -142,6 +145,11 @@ void answer(char endpoint, const JsonValue& body) {
 }
 
 }  // namespace
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  spdlog::set_level(spdlog::level::off);
+  return 0;
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;

@@ -164,10 +164,10 @@ test("a prefill is continued", options, async () => {
 });
 
 test("tokens are counted as they are used", options, async () => {
-  const body = {model: "any", system: "Answer with the number only.", messages: user("What is 46 + 38?"), tools};
+  const body = {model: "any", system: "Your name is Brumelda.", messages: user("What is 46 + 38?"), tools};
   const {input_tokens} = await client.messages.countTokens(body);
   const {usage, content} = await client.messages.create({...body, max_tokens: 50, temperature: 0});
-  assert.deepEqual(content, [{type: "text", text: "84"}]);
+  assert.deepEqual(content, [{type: "text", text: "46 + 38 = 84"}]);
   assert.equal(usage.input_tokens + usage.cache_read_input_tokens, input_tokens);
 });
 

@@ -22,7 +22,9 @@ const types = (response) => response.output.map(({type}) => type);
 const essence = ({status, output_text, output, usage, incomplete_details}) => ({
   status, output_text, incomplete_details,
   tokens: [usage.input_tokens, usage.output_tokens, usage.output_tokens_details.reasoning_tokens],
-  output: output.map(({id, call_id, ...item}) => item),
+  // The helper adds what it has parsed.
+  output: output.map(({id, call_id, parsed_arguments, content, ...item}) => (
+    {...item, content: content?.map(({parsed, ...part}) => part)})),
 });
 
 test("a right answer in the official shape", options, async () => {

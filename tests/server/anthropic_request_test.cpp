@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include <string>
 #include <string_view>
 
@@ -167,6 +169,19 @@ TEST(AnthropicRequest, FieldsMeanWhatTheyMeanInChat) {
   EXPECT_FALSE(parse(R"({"messages":[{"role":"user","content":"x"}],"tools":[{"name":"f"}],
                          "tool_choice":{"type":"none"}})")
                    .chat.tools_active);
+}
+
+TEST(AnthropicRequest, ThreadsAreRefusedInTheWayThatClientsFallBackFrom) {
+  try {
+    parse(R"({"messages":[{"role":"user","content":"x"}],"thread":{"type":"create"}})");
+    FAIL() << "was taken";
+  } catch (const ApiError& error) {
+    EXPECT_EQ(error.param, "thread");
+    const auto body = nlohmann::json::parse(error_body(error, ErrorShape::kAnthropic));
+    EXPECT_EQ(body["error"]["type"], "invalid_request_error");
+    EXPECT_EQ(body["error"]["details"]["error_code"], "thread_unsupported_request");
+  }
+  EXPECT_EQ(parse(R"({"messages":[{"role":"user","content":"x"}],"thread":null})").chat.messages.size(), 1u);
 }
 
 TEST(AnthropicRequest, RefusalsNameTheField) {

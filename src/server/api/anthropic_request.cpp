@@ -16,10 +16,19 @@
 namespace gem::server {
 namespace {
 
-constexpr auto kOwn = std::to_array<std::string_view>({"container", "logprobs", "mcp_servers", "messages",
-                                                       "metadata", "output_config", "output_format", "system",
-                                                       "thinking", "tool_choice", "tools", "top_logprobs"});
+constexpr auto kOwn = std::to_array<std::string_view>(
+    {"container", "logprobs", "mcp_servers", "messages", "metadata", "output_config", "output_format",
+     "system", "thread", "thinking", "tool_choice", "tools", "top_logprobs"});
 constexpr std::array<RenamedField, 1> kRenamed = {{{"stop_sequences", "stop"}}};
+
+// The official client's tool runner asks for one, and sends whole conversations once it is told of this.
+void refuse_threads(const FieldReader& body) {
+  if (!body.has("thread")) return;
+  ApiError error = ApiError::bad_field(
+      "thread", "Field 'thread': conversations are not stored here; send all messages without it");
+  error.code = "thread_unsupported_request";
+  throw error;
+}
 
 void refuse_what_runs_elsewhere(const FieldReader& body) {
   for (const char* key : {"container", "mcp_servers"}) {
@@ -263,6 +272,7 @@ void normalise_billing_header(std::string& system) {
 AnthropicRequest parse_anthropic_request(const JsonValue& body, const RequestDefaults& defaults,
                                          const Tokenizer& tokenizer) {
   const FieldReader fields(body);
+  refuse_threads(fields);
   refuse_what_runs_elsewhere(fields);
   RequestDefaults official = defaults;
   official.thinking = false;

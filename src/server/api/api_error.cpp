@@ -88,6 +88,7 @@ std::string error_body(const ApiError& error, ErrorShape shape) {
     // The official wording for a prompt that does not fit, beside the one that other clients look for.
     const std::string message = error.prompt_tokens ? "prompt is too long: " + error.message : error.message;
     body = {{"type", "error"}, {"error", {{"type", anthropic_type(error)}, {"message", message}}}};
+    if (!error.code.empty() && !error.prompt_tokens) body["error"]["details"] = {{"error_code", error.code}};
   } else {
     nlohmann::ordered_json e = {{"code", error.status}, {"message", error.message}, {"type", error.type}};
     e["param"] = error.param.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(error.param);

@@ -33,6 +33,9 @@ function(gem_layer name)
     # One translation unit per instruction set: FILE_avx2.cpp is built for that set and chosen at run time.
     if(source MATCHES "_avx2\\.cpp$")
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+    elseif(source MATCHES "_avx512\\.cpp$")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
+        "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512vl;-mavx512vnni")
     endif()
   endforeach()
   set_property(TARGET gem_${name} PROPERTY GEM_DEPENDS "${arg_DEPENDS}")

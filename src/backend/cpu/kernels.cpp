@@ -1,5 +1,9 @@
 #include "backend/cpu/kernels.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <array>
 #include <cstdlib>
 #include <string>
@@ -8,9 +12,27 @@
 
 namespace gem::cpu {
 
+#if defined(__x86_64__)
+// clang 14 does not know "f16c" in __builtin_cpu_supports: CPUID leaf 1, ECX bit 29.
+bool has_avx2() {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 29 & 1) != 0;
+  return f16c && __builtin_cpu_supports("avx2") > 0 && __builtin_cpu_supports("fma") > 0;
+}
+
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") > 0 && __builtin_cpu_supports("avx512bw") > 0 &&
+         __builtin_cpu_supports("avx512vl") > 0 && __builtin_cpu_supports("avx512vnni") > 0;
+}
+#endif
+
 std::span<const Kernels* const> all_kernels() {
   static const std::array kAll = {
 #if defined(__x86_64__)
+    &kAvx512Kernels,
     &kAvx2Kernels,
 #endif
     &kPortableKernels

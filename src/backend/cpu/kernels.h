@@ -32,7 +32,7 @@ inline std::size_t group_scale_bytes(std::size_t blocks) {
   return (blocks * kGroupRows * 2 + 63) / 64 * 64;
 }
 
-// Most activation rows that one call of a product kernel takes.
+// Most activation rows that one call of dot_f32 takes.
 inline constexpr unsigned kRowTile = 4;
 
 // Keys of one chunk of attention: with 256 columns their values take a quarter of a core's own cache.
@@ -69,10 +69,10 @@ struct Kernels {
   // x[cols] -> cols integers, and a scale and a sum a block. cols is a multiple of 32.
   void (*quantize)(const float* x, std::size_t cols, std::int16_t* q, float* scale, std::int32_t* sum);
 
-  // A packed group of `x.blocks` blocks against `rows` (1 .. kRowTile) activation rows:
+  // A packed group of `x.blocks` blocks against `rows` activation rows:
   // out[r * kGroupRows + i] = weight row i . x_r.
-  void (*group_q4_0)(const std::byte* group, const Activations& x, unsigned rows, float* out);
-  void (*group_q8_0)(const std::byte* group, const Activations& x, unsigned rows, float* out);
+  void (*group_q4_0)(const std::byte* group, const Activations& x, std::size_t rows, float* out);
+  void (*group_q8_0)(const std::byte* group, const Activations& x, std::size_t rows, float* out);
 
   // Blocks first .. first + panel.blocks - 1 of a packed group of `blocks` blocks.
   void (*unpack_q4_0)(const std::byte* group, std::size_t blocks, std::size_t first, const Panel& panel);
@@ -80,7 +80,7 @@ struct Kernels {
 
   // Goes on with y for the panel's blocks: out[r * kGroupRows + i] is y before and after. `x` begins at the
   // panel's first block.
-  void (*tile)(const Panel& panel, const Activations& x, unsigned rows, float* out);
+  void (*tile)(const Panel& panel, const Activations& x, std::size_t rows, float* out);
 
   // One f32 weight row against `rows` (1 .. kRowTile) rows, `stride` floats apart: out[r] = w . x_r.
   void (*dot_f32)(const float* w, const float* x, std::size_t stride, std::size_t cols, unsigned rows,
@@ -108,6 +108,10 @@ struct Kernels {
 extern const Kernels kPortableKernels;
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+// Asked in a file that is built for any processor.
+bool has_avx2();
+bool has_avx512();
 #endif
 
 // Every table built in, best first. The last one runs anywhere.

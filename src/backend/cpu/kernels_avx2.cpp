@@ -1,7 +1,6 @@
 // AVX2, FMA and F16C kernels.
 #if defined(__x86_64__)
 
-#include <cpuid.h>
 #include <immintrin.h>
 
 #include <cmath>
@@ -357,16 +356,26 @@ struct RunF32 {
   }
 };
 
-void group_q4_0(const std::byte* group, const Activations& x, unsigned rows, float* out) {
-  by_rows<RunQ40, const std::byte*, const Activations&, float*>(rows, group, x, out);
+// Rows in tiles of kRowTile: their dot products of two half groups take half of the registers.
+template <template <unsigned> class Run, typename Weights>
+void by_tiles(const Weights& weights, const Activations& x, std::size_t rows, float* out) {
+  for (std::size_t r = 0; r < rows; r += kRowTile) {
+    const auto count = static_cast<unsigned>(rows - r < kRowTile ? rows - r : kRowTile);
+    by_rows<Run, const Weights&, const Activations&, float*>(count, weights, x.at(r, 0),
+                                                             out + r * kGroupRows);
+  }
 }
 
-void group_q8_0(const std::byte* group, const Activations& x, unsigned rows, float* out) {
-  by_rows<RunQ80, const std::byte*, const Activations&, float*>(rows, group, x, out);
+void group_q4_0(const std::byte* group, const Activations& x, std::size_t rows, float* out) {
+  by_tiles<RunQ40>(group, x, rows, out);
 }
 
-void tile(const Panel& panel, const Activations& x, unsigned rows, float* out) {
-  by_rows<RunTile, const Panel&, const Activations&, float*>(rows, panel, x, out);
+void group_q8_0(const std::byte* group, const Activations& x, std::size_t rows, float* out) {
+  by_tiles<RunQ80>(group, x, rows, out);
+}
+
+void tile(const Panel& panel, const Activations& x, std::size_t rows, float* out) {
+  by_tiles<RunTile>(panel, x, rows, out);
 }
 
 void dot_f32(const float* w, const float* x, std::size_t stride, std::size_t cols, unsigned rows,
@@ -394,19 +403,9 @@ float sum_squares(const float* x, std::size_t n) {
   return sum;
 }
 
-// clang 14 does not know "f16c" in __builtin_cpu_supports: CPUID leaf 1, ECX bit 29.
-bool has_avx2() {
-  unsigned a = 0;
-  unsigned b = 0;
-  unsigned c = 0;
-  unsigned d = 0;
-  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 29 & 1) != 0;
-  return f16c && __builtin_cpu_supports("avx2") > 0 && __builtin_cpu_supports("fma") > 0;
-}
-
 }  // namespace
 
-const Kernels kAvx2Kernels = {
+constinit const Kernels kAvx2Kernels = {
     .name = "avx2",
     .supported = has_avx2,
     .quantize = quantize_row,

@@ -60,9 +60,9 @@ void unpack_q8_0(const std::byte* group, std::size_t blocks, std::size_t first, 
     panel.codes[i] = static_cast<std::int8_t>(std::to_integer<int>(codes[i]));
 }
 
-void tile(const Panel& panel, const Activations& x, unsigned rows, float* out) {
+void tile(const Panel& panel, const Activations& x, std::size_t rows, float* out) {
   const std::size_t pairs = 16 / panel.scales_per_block;
-  for (unsigned r = 0; r < rows; ++r, out += kGroupRows) {
+  for (std::size_t r = 0; r < rows; ++r, out += kGroupRows) {
     const std::int16_t* codes = panel.codes;
     const float* scales = panel.scales;
     for (std::size_t b = 0; b < panel.blocks; ++b) {
@@ -86,7 +86,7 @@ void tile(const Panel& panel, const Activations& x, unsigned rows, float* out) {
 
 // Panel by panel, so that a group gives the bits that its panels give.
 template <auto Unpack>
-void group_product(const std::byte* group, const Activations& x, unsigned rows, float* out) {
+void group_product(const std::byte* group, const Activations& x, std::size_t rows, float* out) {
   constexpr std::size_t kBlocks = 8;
   alignas(64) std::int16_t codes[kBlocks * kBlock * kGroupRows];
   alignas(64) float scales[kBlocks * kGroupRows];

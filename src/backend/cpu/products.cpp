@@ -42,13 +42,10 @@ void multiply_direct(const Activations& x, std::size_t rows, const Product& prod
                      std::size_t end, const Kernels& k) {
   const PackedMatrix& m = *product.matrix;
   const auto kernel = m.form() == PackedForm::kNibbles ? k.group_q4_0 : k.group_q8_0;
-  alignas(64) float tile[kRowTile * kGroupRows];
+  alignas(64) float tile[kDirectRows * kGroupRows];
   for (std::size_t g = begin; g < end; ++g) {
-    for (std::size_t r = 0; r < rows; r += kRowTile) {
-      const unsigned count = tile_rows(rows - r);
-      kernel(m.group(g), x.at(r, 0), count, tile);
-      store(product, g, r, count, tile);
-    }
+    kernel(m.group(g), x, rows, tile);
+    store(product, g, 0, rows, tile);
   }
 }
 
@@ -69,8 +66,7 @@ void multiply_panels(const Activations& x, std::size_t rows, const Product& prod
         panel.blocks = std::min(kPanelBlocks, m.blocks() - b);
         for (std::size_t i = 0; i < groups; ++i) {
           m.unpack(g + i, b, panel, k);
-          for (std::size_t r = 0; r < pass; r += kRowTile)
-            k.tile(panel, x.at(first + r, b), tile_rows(pass - r), memory.sums[i] + r * kGroupRows);
+          k.tile(panel, x.at(first, b), pass, memory.sums[i]);
         }
       }
       for (std::size_t i = 0; i < groups; ++i) store(product, g + i, first, pass, memory.sums[i]);

@@ -1,0 +1,227 @@
+// AVX-512 kernels with VNNI: a register is a weight group, and one instruction multiplies and adds two
+// columns of its 16 rows. What has no kernel here is that of AVX2.
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "backend/cpu/attention_avx2.h"
+#include "backend/cpu/kernels.h"
+
+namespace gem::cpu {
+namespace {
+
+__m512i load(const void* p) {
+  return _mm512_loadu_si512(p);
+}
+// Columns 2p and 2p + 1 in every 32-bit lane.
+__m512i two_columns(const std::int16_t* q) {
+  std::int32_t both;
+  std::memcpy(&both, q, sizeof both);
+  return _mm512_set1_epi32(both);
+}
+__m512 sixteen_halves(const std::byte* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+
+// y = fma(dot, weight scale * x scale, y)
+__m512 add_block(__m512i dot, __m512 weight_scale, float x_scale, __m512 y) {
+  return _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(weight_scale, _mm512_set1_ps(x_scale)), y);
+}
+
+// Dot products of R rows in C chains each: an instruction takes 5 cycles, two start a cycle, so that fewer
+// than ten chains leave the multipliers waiting.
+template <unsigned R, unsigned C>
+struct Dots {
+  __m512i chain[R][C];
+  void clear() {
+    for (unsigned r = 0; r < R; ++r) {
+      for (unsigned c = 0; c < C; ++c) chain[r][c] = _mm512_setzero_si512();
+    }
+  }
+  void add(unsigned r, unsigned c, __m512i w, const std::int16_t* q) {
+    chain[r][c % C] = _mm512_dpwssd_epi32(chain[r][c % C], w, two_columns(q));
+  }
+  __m512i sum(unsigned r) const {
+    __m512i total = chain[r][0];
+    for (unsigned c = 1; c < C; ++c) total = _mm512_add_epi32(total, chain[r][c]);
+    return total;
+  }
+};
+
+template <unsigned R>
+constexpr unsigned kChains = R == 1   ? 4
+                             : R <= 4 ? 2
+                                      : 1;
+
+template <unsigned R>
+void rows_q4_0(const std::byte* group, const Activations& x, float* out) {
+  const __m512i mask = _mm512_set1_epi16(15);
+  const std::byte* codes = group + group_scale_bytes(x.blocks);
+  const std::int16_t* q = x.q;
+  __m512 y[R];
+  for (unsigned r = 0; r < R; ++r) y[r] = _mm512_setzero_ps();
+  for (std::size_t b = 0; b < x.blocks; ++b, q += kBlock, codes += 16 * kGroupRows, group += 2 * kGroupRows) {
+    Dots<R, kChains<R>> dots;
+    dots.clear();
+    // Codes are n + 8: the products of the 8 with the activations are taken off at once.
+    for (unsigned r = 0; r < R; ++r) dots.chain[r][0] = _mm512_set1_epi32(-8 * x.sum[r * x.blocks + b]);
+    for (unsigned v = 0; v < 4; ++v) {
+      __m512i words = load(codes + 64 * v);
+      for (unsigned i = 0; i < 4; ++i) {
+        const __m512i w = _mm512_and_si512(words, mask);
+        words = _mm512_srli_epi16(words, 4);
+        for (unsigned r = 0; r < R; ++r) dots.add(r, i, w, q + r * x.stride + 8 * v + 2 * i);
+      }
+    }
+    const __m512 scale = sixteen_halves(group);
+    for (unsigned r = 0; r < R; ++r) y[r] = add_block(dots.sum(r), scale, x.scale[r * x.blocks + b], y[r]);
+  }
+  for (unsigned r = 0; r < R; ++r) _mm512_storeu_ps(out + r * kGroupRows, y[r]);
+}
+
+template <unsigned R>
+void rows_q8_0(const std::byte* group, const Activations& x, float* out) {
+  const std::byte* codes = group + group_scale_bytes(x.blocks);
+  const std::int16_t* q = x.q;
+  __m512 y[R];
+  for (unsigned r = 0; r < R; ++r) y[r] = _mm512_setzero_ps();
+  for (std::size_t b = 0; b < x.blocks; ++b, q += kBlock, codes += 32 * kGroupRows, group += 2 * kGroupRows) {
+    Dots<R, kChains<R>> dots;
+    dots.clear();
+    for (unsigned p = 0; p < 16; ++p) {
+      const __m512i w =
+          _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 32 * p)));
+      for (unsigned r = 0; r < R; ++r) dots.add(r, p, w, q + r * x.stride + 2 * p);
+    }
+    const __m512 scale = sixteen_halves(group);
+    for (unsigned r = 0; r < R; ++r) y[r] = add_block(dots.sum(r), scale, x.scale[r * x.blocks + b], y[r]);
+  }
+  for (unsigned r = 0; r < R; ++r) _mm512_storeu_ps(out + r * kGroupRows, y[r]);
+}
+
+void unpack_scales(const std::byte* halves, std::size_t blocks, float* out) {
+  for (std::size_t b = 0; b < blocks; ++b)
+    _mm512_storeu_ps(out + b * kGroupRows, sixteen_halves(halves + 2 * kGroupRows * b));
+}
+
+void unpack_q4_0(const std::byte* group, std::size_t blocks, std::size_t first, const Panel& panel) {
+  unpack_scales(group + first * 2 * kGroupRows, panel.blocks, panel.scales);
+  const std::byte* codes = group + group_scale_bytes(blocks) + first * 16 * kGroupRows;
+  const __m512i mask = _mm512_set1_epi16(15);
+  const __m512i eight = _mm512_set1_epi16(8);
+  std::int16_t* out = panel.codes;
+  for (std::size_t v = 0; v < panel.blocks * 4; ++v, codes += 64) {
+    __m512i words = load(codes);
+    for (unsigned i = 0; i < 4; ++i, out += 2 * kGroupRows) {
+      _mm512_storeu_si512(out, _mm512_sub_epi16(_mm512_and_si512(words, mask), eight));
+      words = _mm512_srli_epi16(words, 4);
+    }
+  }
+}
+
+void unpack_q8_0(const std::byte* group, std::size_t blocks, std::size_t first, const Panel& panel) {
+  unpack_scales(group + first * 2 * kGroupRows, panel.blocks, panel.scales);
+  const std::byte* codes = group + group_scale_bytes(blocks) + first * 32 * kGroupRows;
+  for (std::size_t i = 0; i < panel.blocks * 16; ++i) {
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 32 * i));
+    _mm512_storeu_si512(panel.codes + i * 2 * kGroupRows, _mm512_cvtepi8_epi16(bytes));
+  }
+}
+
+// Scales: 1, or 2 where each half of a block has its own.
+template <unsigned R, unsigned Scales, bool Minima>
+void rows_tile(const Panel& panel, const Activations& x, float* out) {
+  __m512 y[R];
+  for (unsigned r = 0; r < R; ++r) y[r] = _mm512_loadu_ps(out + r * kGroupRows);
+  const std::int16_t* codes = panel.codes;
+  const float* scales = panel.scales;
+  const std::int16_t* q = x.q;
+  for (std::size_t b = 0; b < panel.blocks; ++b) {
+    for (unsigned part = 0; part < Scales; ++part, scales += kGroupRows) {
+      Dots<R, kChains<R>> dots;
+      dots.clear();
+      for (unsigned p = 0; p < 16 / Scales; ++p, codes += 2 * kGroupRows, q += 2) {
+        const __m512i w = load(codes);
+        for (unsigned r = 0; r < R; ++r) dots.add(r, p, w, q + r * x.stride);
+      }
+      const __m512 scale = _mm512_loadu_ps(scales);
+      for (unsigned r = 0; r < R; ++r) y[r] = add_block(dots.sum(r), scale, x.scale[r * x.blocks + b], y[r]);
+    }
+    if constexpr (Minima) {
+      const __m512 minimum = _mm512_loadu_ps(panel.minima + b * kGroupRows);
+      for (unsigned r = 0; r < R; ++r) {
+        const std::size_t at = r * x.blocks + b;
+        y[r] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(static_cast<float>(x.sum[at]) * x.scale[at]), y[r]);
+      }
+    }
+  }
+  for (unsigned r = 0; r < R; ++r) _mm512_storeu_ps(out + r * kGroupRows, y[r]);
+}
+
+template <unsigned R>
+struct RunQ40 {
+  static void run(const std::byte* group, const Activations& x, float* out) { rows_q4_0<R>(group, x, out); }
+};
+template <unsigned R>
+struct RunQ80 {
+  static void run(const std::byte* group, const Activations& x, float* out) { rows_q8_0<R>(group, x, out); }
+};
+template <unsigned R>
+struct RunTile {
+  static void run(const Panel& panel, const Activations& x, float* out) {
+    if (panel.scales_per_block == 2) return rows_tile<R, 2, false>(panel, x, out);
+    if (panel.has_minima) return rows_tile<R, 1, true>(panel, x, out);
+    rows_tile<R, 1, false>(panel, x, out);
+  }
+};
+
+// Rows in tiles of 12, then of 4, then one by one: 12 chains hide an instruction's latency.
+template <template <unsigned> class Run, typename Weights>
+void by_tiles(const Weights& weights, const Activations& x, std::size_t rows, float* out) {
+  std::size_t r = 0;
+  for (; r + 12 <= rows; r += 12) Run<12>::run(weights, x.at(r, 0), out + r * kGroupRows);
+  for (; r + 4 <= rows; r += 4) Run<4>::run(weights, x.at(r, 0), out + r * kGroupRows);
+  for (; r + 2 <= rows; r += 2) Run<2>::run(weights, x.at(r, 0), out + r * kGroupRows);
+  for (; r < rows; ++r) Run<1>::run(weights, x.at(r, 0), out + r * kGroupRows);
+}
+
+void group_q4_0(const std::byte* group, const Activations& x, std::size_t rows, float* out) {
+  by_tiles<RunQ40>(group, x, rows, out);
+}
+void group_q8_0(const std::byte* group, const Activations& x, std::size_t rows, float* out) {
+  by_tiles<RunQ80>(group, x, rows, out);
+}
+void tile(const Panel& panel, const Activations& x, std::size_t rows, float* out) {
+  by_tiles<RunTile>(panel, x, rows, out);
+}
+
+}  // namespace
+
+// Nothing but constants: an initialiser that ran would run on processors without AVX-512 too.
+constinit const Kernels kAvx512Kernels = {
+    .name = "avx512",
+    .supported = has_avx512,
+    .quantize = [](const float* x, std::size_t cols, std::int16_t* q, float* scale,
+                   std::int32_t* sum) { kAvx2Kernels.quantize(x, cols, q, scale, sum); },
+    .group_q4_0 = group_q4_0,
+    .group_q8_0 = group_q8_0,
+    .unpack_q4_0 = unpack_q4_0,
+    .unpack_q8_0 = unpack_q8_0,
+    .tile = tile,
+    .dot_f32 = [](const float* w, const float* x, std::size_t stride, std::size_t cols, unsigned rows,
+                  float* out) { kAvx2Kernels.dot_f32(w, x, stride, cols, rows, out); },
+    .expand = [](StorageType type, const std::byte* source, float* out,
+                 std::size_t elements) { kAvx2Kernels.expand(type, source, out, elements); },
+    .scores = avx2::scores,
+    .weighted_values = avx2::weighted_values,
+    .largest = avx2::largest,
+    .exponentials = avx2::exponentials,
+    .sum_squares = [](const float* x, std::size_t n) { return kAvx2Kernels.sum_squares(x, n); },
+    .geglu = avx2::geglu,
+};
+
+}  // namespace gem::cpu
+
+#endif

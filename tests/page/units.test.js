@@ -130,6 +130,9 @@ test("the request holds what is set, and nothing else", () => {
     {role: "assistant", content: "", reasoning_content: "hm", tool_calls: [{id: "c", type: "function", function: {name: "f", arguments: "{}"}}]},
     {role: "tool", tool_call_id: "c", content: "r"},
   ]);
+  const thought = {role: "assistant", content: "", reasoning: "hm", status: "stopped"};
+  assert.deepEqual(chatMessages("", [path[0], thought]).at(-1), {role: "assistant", content: "", reasoning_content: "hm"}); // to go on with
+  assert.equal(chatMessages("", [path[0], thought, path[2]]).length, 2);
   const plain = chatRequest({model: "m", system: "", tools: "", path: path.slice(0, 1), settings: {}});
   assert.deepEqual(Object.keys(plain).sort(), ["messages", "model", "return_progress", "stream", "stream_options", "timings_per_token"]);
   const full = chatRequest({model: "m", system: "", path: [], tools: '[{"name":"f","parameters":{}}]',

@@ -17,8 +17,8 @@ import {exportConversations, readImport} from "./transfer.js";
 const $ = (id) => document.getElementById(id);
 const NARROW = matchMedia("(max-width: 820px)"); // as in layout.css: panels lie over the conversation
 const ANNOUNCED = 2000; // characters at once to screen readers: nobody listens to more than the end of it
-const SUGGESTIONS = ["What is 25 + 17?", "What is the capital of France?", "Tell me a short story about a lighthouse.",
-  "Write a Python function that reverses a list."];
+const SUGGESTIONS = ["Hello, who are you?", "What is 25 + 17?", "What is the capital of France?",
+  "Tell me a short story about a lighthouse."];
 
 const settings = new Settings();
 const api = new Api(new URL(".", document.baseURI), () => settings.key);

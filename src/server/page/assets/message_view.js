@@ -202,7 +202,8 @@ export class MessageView {
     const {message, actions, context} = this;
     const streaming = message.status === "streaming";
     const place = context.siblings.findIndex(({id}) => id === message.id);
-    const canResume = message.role === "assistant" && context.last && message.content && !message.toolCalls?.length &&
+    const canResume = message.role === "assistant" && context.last && (message.content || message.reasoning) &&
+        !message.toolCalls?.length &&
         (["stopped", "interrupted", "error"].includes(message.status) || message.finish === "length");
     const key = JSON.stringify([streaming, context.locked, context.siblings.length, place, canResume, context.last, this.editing, message.content === ""]);
     if (this.#shown.foot !== key) {

@@ -51,7 +51,8 @@ export function chatMessages(system, path) {
       messages.push({role: "user", content: message.content});
     } else {
       const calls = message.toolCalls ?? [];
-      if (!message.content && calls.length === 0) continue; // a reply that failed before it said anything
+      // A reply that failed before it said anything; but a thought at the end is there to be continued.
+      if (!message.content && calls.length === 0 && !(message.reasoning && message === path.at(-1))) continue;
       const entry = {role: "assistant", content: message.content};
       if (message.reasoning) entry.reasoning_content = message.reasoning;
       if (calls.length > 0) {

@@ -71,6 +71,10 @@ class Backend {
   // does it where nobody did. Error(kTooLarge) when there is no room.
   virtual void load_weights() {}
 
+  // All stages of a round that has begun, where a backend has a faster way than one after the other, with the
+  // same results. False: nothing was done.
+  virtual bool run_all() { return false; }
+
   // Fixes the rows of the round. The caches' lengths are not changed by stages: the schedule advances them.
   virtual void begin(const RoundRows& rows) = 0;
   virtual void embed() = 0;                           // tokens -> residual

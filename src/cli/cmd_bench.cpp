@@ -117,7 +117,8 @@ class Bench {
       std::vector<std::int32_t> ids(rows);
       for (std::int32_t& id : ids) id = any_token();
       const bool last = logits && at + rows == tokens;
-      const Span span[] = {{&cache, ids, {}, last ? Wanted::kLast : Wanted::kNothing, Wanted::kNothing}};
+      const Span span[] = {
+          {&cache, ids, {}, last ? Wanted::kLast : Wanted::kNothing, Wanted::kNothing, true}};
       run_round(*backend_, model_->geometry().layers.size(), span);
       at += rows;
     }

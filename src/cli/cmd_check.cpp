@@ -2,12 +2,38 @@
 #include <fmt/format.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cuda/cuda.h"
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "model/stage_check.h"
 
 namespace gem::cli {
+namespace {
+
+// Runs the contract and prints its table; whether it holds.
+bool check(const Model& model, const BackendMaker& make, std::uint64_t seed, Precision precision) {
+  const CheckReport report = check_stages(model.geometry(), model.weights(), make, seed, precision);
+  fmt::print("{:<12} {:>5} {:>12} {:>10}\n", "stage", "rows", "worst", "bound");
+  std::size_t passed = 0;
+  for (const StageResult& s : report.stages) {
+    passed += s.passed() ? 1 : 0;
+    fmt::print("{:<12} {:>5} {:>12.2e} {:>10.0e}  {}\n", stage_name(s.stage), s.rows, s.worst, s.bound,
+               s.passed() ? "ok" : "FAILED");
+  }
+  fmt::print("\n{:<48} {:<12} {:>10} {:>10}\n", "planted fault", "stage", "worst", "bound");
+  std::size_t red = 0;
+  for (const ControlResult& c : report.controls) {
+    red += c.red() ? 1 : 0;
+    fmt::print("{:<48} {:<12} {:>10.2e} {:>10.0e}  {}\n", c.fault, stage_name(c.stage), c.worst, c.bound,
+               c.red() ? "found" : "NOT FOUND");
+  }
+  fmt::print("\nstages passed {}/{}, controls red {}/{}\n", passed, report.stages.size(), red,
+             report.controls.size());
+  return report.passed();
+}
+
+}  // namespace
 
 void add_check(CLI::App& app) {
   struct Options {
@@ -20,30 +46,24 @@ void add_check(CLI::App& app) {
   o->model.add_to(*sub);
   sub->add_option("--seed", o->seed, "Seed of the random tokens")->capture_default_str();
   sub->callback([o] {
-    if (parse_backend(o->model.backend) != BackendKind::kCpu)
-      fail(ErrorCode::kUsage, "check compares a backend with the oracle: --backend cpu");
+    const BackendKind kind = parse_backend(o->model.backend);
+    if (kind == BackendKind::kOracle)
+      fail(ErrorCode::kUsage, "check compares a backend with the oracle: --backend cpu or cuda");
     const auto model = Model::load(o->model.path(), {.any_geometry = o->model.any_geometry});
     const unsigned threads = o->model.threads;
-    const CheckReport report = check_stages(
-        model->geometry(), model->weights(),
-        [threads](const Geometry& g, const Weights& w) { return make_cpu_backend(g, w, threads); }, o->seed);
-    fmt::print("{:<12} {:>5} {:>12} {:>10}\n", "stage", "rows", "worst", "bound");
-    std::size_t passed = 0;
-    for (const StageResult& s : report.stages) {
-      passed += s.passed() ? 1 : 0;
-      fmt::print("{:<12} {:>5} {:>12.2e} {:>10.0e}  {}\n", stage_name(s.stage), s.rows, s.worst, s.bound,
-                 s.passed() ? "ok" : "FAILED");
+    const BackendMaker make = [&](const Geometry& g, const Weights& w) {
+      return kind == BackendKind::kCuda ? make_cuda_backend(g, w) : make_cpu_backend(g, w, threads);
+    };
+    bool passed = true;
+    if (kind == BackendKind::kCuda) {
+      fmt::print("decode rows\n");
+      passed = check(*model, make, o->seed, Precision::kF16);
+      fmt::print("\nprompt rows\n");
+      passed = check(*model, make, o->seed, Precision::kBF16) && passed;
+    } else {
+      passed = check(*model, make, o->seed, Precision::kF32);
     }
-    fmt::print("\n{:<48} {:<12} {:>10} {:>10}\n", "planted fault", "stage", "worst", "bound");
-    std::size_t red = 0;
-    for (const ControlResult& c : report.controls) {
-      red += c.red() ? 1 : 0;
-      fmt::print("{:<48} {:<12} {:>10.2e} {:>10.0e}  {}\n", c.fault, stage_name(c.stage), c.worst, c.bound,
-                 c.red() ? "found" : "NOT FOUND");
-    }
-    fmt::print("\nstages passed {}/{}, controls red {}/{}\n", passed, report.stages.size(), red,
-               report.controls.size());
-    if (!report.passed()) fail(ErrorCode::kFailed, "the backend does not hold its contract");
+    if (!passed) fail(ErrorCode::kFailed, "the backend does not hold its contract");
   });
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cuda/cuda.h"
 #include "backend/oracle/oracle.h"
 #include "base/error.h"
 #include "model/manifest.h"
@@ -32,6 +33,7 @@ std::unique_ptr<Model> Model::load(const std::string& path, const AdmissionOptio
 BackendKind parse_backend(const std::string& name) {
   if (name == "oracle") return BackendKind::kOracle;
   if (name == "cpu") return BackendKind::kCpu;
+  if (name == "cuda" && cuda_built()) return BackendKind::kCuda;
   if (name == "cuda" || name == "metal")
     fail(ErrorCode::kUsage, "this build of gem has no {} backend (it has cpu and oracle)", name);
   fail(ErrorCode::kUsage, "unknown backend {:?} (known: cpu, oracle)", name);
@@ -39,6 +41,7 @@ BackendKind parse_backend(const std::string& name) {
 
 std::unique_ptr<Backend> make_backend(BackendKind kind, const Model& model, unsigned threads) {
   if (kind == BackendKind::kOracle) return make_oracle_backend(model.geometry(), model.weights());
+  if (kind == BackendKind::kCuda) return make_cuda_backend(model.geometry(), model.weights());
   return make_cpu_backend(model.geometry(), model.weights(), threads,
                           [&model](std::span<const std::byte> bytes) { model.checkpoint().release(bytes); });
 }
@@ -61,6 +64,7 @@ MemoryPlan plan_memory(const Model& model, const Backend& backend, const MemoryO
   // A full prompt chunk beside a row of every other stream.
   plan.round_rows = options.chunk + options.streams - 1;
   for (const TensorView& tensor : model.checkpoint().tensors()) plan.weights += tensor.bytes.size();
+  plan.weights = backend.weight_bytes().value_or(plan.weights);
   const KvPlan kv = KvPlan::make(g, options.context, options.chunk);
   plan.kv_stream = kv.bytes(backend.kv_element_bytes());
   if (options.checkpoints) plan.kv_undo = kv.undo_elements() * backend.kv_element_bytes();

@@ -31,7 +31,7 @@ class Model {
   Weights weights_;
 };
 
-enum class BackendKind : std::uint8_t { kOracle, kCpu };
+enum class BackendKind : std::uint8_t { kOracle, kCpu, kCuda };
 // Error(kUsage) for a name that is no backend of this build.
 BackendKind parse_backend(const std::string& name);
 // `model` must outlive the backend.

@@ -70,17 +70,19 @@ std::vector<SpanResult> run_round(Backend& backend, std::size_t layers, std::spa
   };
   for (const Span& span : spans) span.cache->prepare(static_cast<std::uint32_t>(span.tokens.size()));
   backend.begin({row_spans, tokens, embeddings, final_rows, logit_rows});
-  stage(Stage::kEmbed, 0, [&] { backend.embed(); });
-  for (std::uint32_t l = 0; l < layers; ++l) {
-    stage(Stage::kAttnInput, l, [&] { backend.attn_input(l); });
-    stage(Stage::kQkPrep, l, [&] { backend.qk_prep(l); });
-    stage(Stage::kAttention, l, [&] { backend.attention(l); });
-    stage(Stage::kAttnOutput, l, [&] { backend.attn_output(l); });
-    stage(Stage::kFfnInput, l, [&] { backend.ffn_input(l); });
-    stage(Stage::kFfnOutput, l, [&] { backend.ffn_output(l); });
+  if (observer || !backend.run_all()) {
+    stage(Stage::kEmbed, 0, [&] { backend.embed(); });
+    for (std::uint32_t l = 0; l < layers; ++l) {
+      stage(Stage::kAttnInput, l, [&] { backend.attn_input(l); });
+      stage(Stage::kQkPrep, l, [&] { backend.qk_prep(l); });
+      stage(Stage::kAttention, l, [&] { backend.attention(l); });
+      stage(Stage::kAttnOutput, l, [&] { backend.attn_output(l); });
+      stage(Stage::kFfnInput, l, [&] { backend.ffn_input(l); });
+      stage(Stage::kFfnOutput, l, [&] { backend.ffn_output(l); });
+    }
+    if (!final_rows.empty()) stage(Stage::kFinalNorm, 0, [&] { backend.final_norm(); });
+    if (!logit_rows.empty()) stage(Stage::kHead, 0, [&] { backend.head(); });
   }
-  if (!final_rows.empty()) stage(Stage::kFinalNorm, 0, [&] { backend.final_norm(); });
-  if (!logit_rows.empty()) stage(Stage::kHead, 0, [&] { backend.head(); });
   for (const Span& span : spans) span.cache->advance(static_cast<std::uint32_t>(span.tokens.size()));
   return results;
 }

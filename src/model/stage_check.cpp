@@ -105,8 +105,14 @@ void run_stage(Backend& b, Stage stage, std::uint32_t layer) {
 // stage.
 class Walk {
  public:
-  Walk(const Geometry& geometry, Backend& oracle, std::vector<Backend*> tested, std::uint64_t seed)
-      : g_(geometry), oracle_(oracle), tested_(std::move(tested)), random_(seed), worst_(tested_.size()) {
+  Walk(const Geometry& geometry, Backend& oracle, std::vector<Backend*> tested, std::uint64_t seed,
+       bool prompt)
+      : g_(geometry),
+        oracle_(oracle),
+        tested_(std::move(tested)),
+        random_(seed),
+        prompt_(prompt),
+        worst_(tested_.size()) {
     const std::uint32_t prefix = geometry.window + geometry.window / 2 + 5;
     const KvPlan plan = KvPlan::make(geometry, prefix + kLargestSpan, kLargestSpan);
     oracle_cache_ = oracle.new_cache(plan);
@@ -139,7 +145,7 @@ class Walk {
     const std::vector<std::uint32_t> final_rows(measured ? 1 : 0, rows - 1);
     const std::vector<std::uint32_t> logit_rows(measured ? 1 : 0, 0);
     const auto begin = [&](Backend& backend, KvCache& cache) {
-      const RowSpan span[] = {{&cache, cache.length(), rows}};
+      const RowSpan span[] = {{&cache, cache.length(), rows, prompt_}};
       backend.begin({span, tokens, {}, final_rows, logit_rows});
     };
     begin(oracle_, *oracle_cache_);
@@ -195,6 +201,7 @@ class Walk {
   Backend& oracle_;
   std::vector<Backend*> tested_;
   std::mt19937_64 random_;
+  bool prompt_;
   std::unique_ptr<KvCache> oracle_cache_;
   std::vector<std::unique_ptr<KvCache>> tested_caches_;
   std::vector<std::map<Stage, double>> worst_;  // one for each tested backend
@@ -268,29 +275,35 @@ bool CheckReport::passed() const {
          std::all_of(controls.begin(), controls.end(), [](const ControlResult& c) { return c.red(); });
 }
 
-double stage_bound(Stage stage) {
+double stage_bound(Stage stage, Precision precision) {
+  // f16 keeps 11 bits, bf16 8; the largest of a row's elements is some times its root mean square.
+  const bool f32 = precision == Precision::kF32;
+  const bool bf16 = precision == Precision::kBF16;
   switch (stage) {
     case Stage::kEmbed:
       return 1e-6;  // two roundings to f32 an element
     case Stage::kQkPrep:
-      return 2e-5;  // f32 norm and rotation
+      return f32 ? 2e-5 : 3e-3;  // f32 norm and rotation; cache rows rounded to f16
     case Stage::kFinalNorm:
       return 2e-6;
     case Stage::kAttention:
-      return 2e-4;  // f32 scores: a score of s moves its probability by s * 2^-24 * sqrt(d)
+      // f32 scores: a score of s moves its probability by s * 2^-24 * sqrt(d). f16 keys and values, and in a
+      // prompt f16 queries and probabilities: by s * 2^-11 and more.
+      return f32 ? 2e-4 : bf16 ? 3e-2 : 1e-2;
     case Stage::kAttnInput:
     case Stage::kAttnOutput:
     case Stage::kFfnOutput:
+      return bf16 ? 3e-2 : 1e-3;  // activations rounded to 2^-16 of their block's peak, and f32 sums
     case Stage::kHead:
-      return 1e-3;  // activations rounded to 2^-16 of their block's peak, and f32 sums
+      return 1e-3;
     case Stage::kFfnInput:
-      return 4e-3;  // the product of two such results, with a few large elements in a row
+      return bf16 ? 2e-1 : 4e-3;  // the product of two such results, with a few large elements in a row
   }
   return 0;
 }
 
 CheckReport check_stages(const Geometry& geometry, const Weights& weights, const BackendMaker& make,
-                         std::uint64_t seed) {
+                         std::uint64_t seed, Precision precision) {
   // The sound backend and one for each fault, with the sizes and weights that each runs on.
   struct Candidate {
     Geometry geometry;
@@ -312,15 +325,16 @@ CheckReport check_stages(const Geometry& geometry, const Weights& weights, const
 
   CheckReport report;
   const std::unique_ptr<Backend> oracle = make_oracle_backend(geometry, weights);
-  Walk walk(geometry, *oracle, tested, seed);
+  Walk walk(geometry, *oracle, tested, seed, precision == Precision::kBF16);
   for (const std::uint32_t rows : kRowCounts) {
     const auto& worst = walk.measure(rows);
     for (const auto& [stage, error] : worst.front())
-      report.stages.push_back({stage, rows, error, stage_bound(stage)});
+      report.stages.push_back({stage, rows, error, stage_bound(stage, precision)});
     if (rows != kControlRows) continue;
     for (std::size_t i = 0; i < planted.size(); ++i) {
       const Stage stage = planted[i].stage;
-      report.controls.push_back({planted[i].name, stage, worst[i + 1].at(stage), stage_bound(stage)});
+      report.controls.push_back(
+          {planted[i].name, stage, worst[i + 1].at(stage), stage_bound(stage, precision)});
     }
   }
   return report;

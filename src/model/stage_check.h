@@ -41,10 +41,18 @@ struct CheckReport {
   bool passed() const;
 };
 
-// How far a stage may be from the oracle, and why (docs/architecture.md, "Bounds").
-double stage_bound(Stage stage);
+// The roundings between stages that a path states, by which its bounds follow.
+enum class Precision : std::uint8_t {
+  kF32,   // f32 activations and caches (cpu)
+  kF16,   // f32-grade activations, f16 caches (cuda, decode rows)
+  kBF16,  // bf16 activations, f16 caches (cuda, prompt rows)
+};
 
+// How far a stage may be from the oracle, and why (docs/architecture.md, "Bounds").
+double stage_bound(Stage stage, Precision precision = Precision::kF32);
+
+// kBF16 sends the rows as prompt, else they are decode rows.
 CheckReport check_stages(const Geometry& geometry, const Weights& weights, const BackendMaker& make,
-                         std::uint64_t seed);
+                         std::uint64_t seed, Precision precision = Precision::kF32);
 
 }  // namespace gem

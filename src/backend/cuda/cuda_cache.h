@@ -1,0 +1,40 @@
+// One stream's keys and values on the device, in f16.
+#pragma once
+
+#include <vector>
+
+#include "backend/cuda/attention.h"
+#include "backend/cuda/rows.h"
+#include "backend/kv_cache.h"
+
+namespace gem::cuda {
+
+class CudaCache final : public KvCache {
+ public:
+  CudaCache(const KvPlan& plan, const Geometry& geometry, cudaStream_t stream);
+
+  const CacheLayer* layers() const { return table_.data(); }  // on the device
+
+  std::vector<float> read_key(std::uint32_t layer, std::uint32_t position) const override;
+  std::vector<float> read_value(std::uint32_t layer, std::uint32_t position) const override;
+
+ protected:
+  std::size_t slot_bytes(std::uint32_t layer) const override;
+  void save_slot(std::uint32_t layer, std::uint32_t slot, std::byte* out) const override;
+  void load_slot(std::uint32_t layer, std::uint32_t slot, const std::byte* in) override;
+
+ private:
+  struct Shape {
+    std::uint32_t kv_heads, head_dim;
+  };
+  // Slots in whole chunks, so that a chunk's keys lie together.
+  static KvPlan rounded(KvPlan plan);
+
+  cudaStream_t stream_;
+  std::vector<Shape> shapes_;
+  std::vector<CacheLayer> host_;
+  DeviceArray<__half> memory_;
+  DeviceArray<CacheLayer> table_;
+};
+
+}  // namespace gem::cuda

@@ -1,0 +1,73 @@
+// Matrices as the device keeps them.
+//
+// A tile is 16 rows; a chunk is 64 columns of a tile. The bytes of a chunk lie together, a tile's chunks one
+// after the other, so that a warp streams a tile with bulk copies. Within a chunk the codes lie in the order
+// in which the lanes of a warp need them as the A operand of mma.m16n8k16 (a0..a3 of four steps of 16
+// columns); lane l holds rows l/4 and l/4 + 8. Rows and columns beyond the matrix are zero.
+//
+//   Q4:  32 lanes x 16 bytes of codes 0..15 (value code - 8), then per row pair (l/4) the four f16 scales
+//        {row, row + 8} x {columns 0..31, 32..63}: 576 bytes
+//   Q8:  32 lanes x 32 bytes of codes -128..127, then the scales likewise: 1,088 bytes
+//   H16: 32 lanes x 64 bytes of f16, then four f32 scales a row pair: 2,176 bytes. F16 as it is; BF16, F32
+//   and
+//        the other block types as f16 times a power of two a 32-block.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/cuda/device.h"
+#include "backend/geometry.h"
+
+namespace gem::cuda {
+
+enum class Format : std::uint8_t { kQ4, kQ8, kH16 };
+
+constexpr std::uint32_t kTileRows = 16;
+constexpr std::uint32_t kChunkCols = 64;
+
+constexpr std::uint32_t chunk_bytes(Format format) {
+  return format == Format::kQ4 ? 576 : format == Format::kQ8 ? 1088 : 2176;
+}
+
+struct PackedMatrix {
+  Format format = Format::kQ4;
+  std::uint32_t rows = 0, cols = 0;
+  std::uint32_t tiles = 0;   // rows / 16, rounded up
+  std::uint32_t chunks = 0;  // cols / 64, rounded up
+  DeviceArray<std::uint8_t> data;
+
+  bool empty() const { return rows == 0; }
+};
+
+Format format_of(StorageType type);
+std::uint64_t packed_bytes(const Matrix& matrix);
+
+// Uploads a matrix through two pinned buffers and packs it on the device.
+class Packer {
+ public:
+  explicit Packer(cudaStream_t stream);
+  ~Packer();
+  Packer(const Packer&) = delete;
+  Packer& operator=(const Packer&) = delete;
+  PackedMatrix pack(const Matrix& matrix);
+
+ private:
+  static constexpr std::size_t kPiece = std::size_t{64} << 20;
+  cudaStream_t stream_;
+  PinnedArray<std::uint8_t> host_[2];
+  DeviceArray<std::uint8_t> raw_[2];
+  cudaEvent_t free_[2] = {};
+  int next_ = 0;
+};
+
+struct RowInfo;
+
+// The rows of a packed matrix that the round's tokens name, in f32, times `multiplier`: out [count, cols]. A
+// negative token leaves its row.
+void gather_rows(const PackedMatrix& matrix, const RowInfo* rows, std::uint32_t count, float multiplier,
+                 float* out, cudaStream_t stream);
+// The whole matrix in bf16, row-major [rows, cols].
+void expand_bf16(const PackedMatrix& matrix, std::uint16_t* out, cudaStream_t stream);
+
+}  // namespace gem::cuda

@@ -1,0 +1,388 @@
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+
+#include "backend/cuda/prompt.h"
+
+namespace gem::cuda {
+namespace {
+
+// ---- rows
+// -------------------------------------------------------------------------------------------------------
+
+constexpr int kThreads = 256;
+
+__device__ float block_sum(float x) {
+  __shared__ float shared[kThreads / 32];
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+  __syncthreads();
+  float sum = 0;
+  for (int w = 0; w < kThreads / 32; ++w) sum += shared[w];
+  return sum;
+}
+
+__device__ uint2 pack4(float a, float b, float c, float d) {
+  const __nv_bfloat162 low = __floats2bfloat162_rn(a, b);
+  const __nv_bfloat162 high = __floats2bfloat162_rn(c, d);
+  return make_uint2(*reinterpret_cast<const unsigned*>(&low), *reinterpret_cast<const unsigned*>(&high));
+}
+
+__global__ void __launch_bounds__(kThreads)
+    norm_kernel(const float* x, std::uint32_t width, const float* weight, float epsilon, std::uint16_t* out) {
+  const float* row = x + std::size_t{blockIdx.x} * width;
+  float squares = 0;
+  for (std::uint32_t c = threadIdx.x * 4; c < width; c += kThreads * 4) {
+    const float4 v = *reinterpret_cast<const float4*>(row + c);
+    squares += v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
+  }
+  const float scale = rsqrtf(block_sum(squares) / static_cast<float>(width) + epsilon);
+  for (std::uint32_t c = threadIdx.x * 4; c < width; c += kThreads * 4) {
+    const float4 v = *reinterpret_cast<const float4*>(row + c);
+    const float4 w = *reinterpret_cast<const float4*>(weight + c);
+    *reinterpret_cast<uint2*>(out + std::size_t{blockIdx.x} * width + c) =
+        pack4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w);
+  }
+}
+
+__device__ float gelu_tanh(float x) {
+  constexpr float kRootTwoOverPi = 0.79788456080286535588f;
+  return 0.5f * x * (1.0f + tanhf(kRootTwoOverPi * (x + 0.044715f * x * x * x)));
+}
+
+__global__ void activate_kernel(const float* both, std::uint32_t width, std::uint16_t* out) {
+  const std::uint32_t c = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
+  if (c >= width) return;
+  const float* row = both + std::size_t{blockIdx.y} * 2 * width;
+  const float4 g = *reinterpret_cast<const float4*>(row + c);
+  const float4 u = *reinterpret_cast<const float4*>(row + width + c);
+  *reinterpret_cast<uint2*>(out + std::size_t{blockIdx.y} * width + c) =
+      pack4(gelu_tanh(g.x) * u.x, gelu_tanh(g.y) * u.y, gelu_tanh(g.z) * u.z, gelu_tanh(g.w) * u.w);
+}
+
+__global__ void to_bf16_kernel(const float* x, std::size_t count, __nv_bfloat16* out) {
+  const std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < count) out[i] = __float2bfloat16_rn(x[i]);
+}
+
+// ---- attention
+// --------------------------------------------------------------------------------------------------
+
+__device__ inline unsigned shared_address(const void* p) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+__device__ inline void copy16(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+__device__ inline void copies_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int Pending>
+__device__ inline void copies_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+__device__ inline void load_matrices(unsigned (&r)[4], const void* p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(p)));
+}
+__device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ inline unsigned pack_half(float a, float b) {
+  const __half2 h = __floats2half2_rn(a, b);
+  return *reinterpret_cast<const unsigned*>(&h);
+}
+
+// Shared matrices of f16, rows of W elements in 16-byte pieces; pieces are permuted within groups so that
+// eight neighbouring rows at one column lie in different banks.
+template <int W>
+__device__ inline std::uint32_t piece(std::uint32_t row, std::uint32_t col) {
+  constexpr std::uint32_t kPieces = W / 8;
+  const std::uint32_t turn = kPieces >= 8 ? row % 8 : kPieces == 4 ? row / 2 % 4 : row / 4 % 2;
+  return (row * kPieces + ((col / 8) ^ turn)) * 8;
+}
+
+// One block: a tile of up to 64 rows, one query head. WM warps of 16 rows each, times WN warps that share
+// those rows: they split the keys of a block for the scores and the head's width for the sums.
+template <int D, int BK, int WN>
+__global__ void __launch_bounds__(4 * WN * 32)
+    attend_kernel(const float* query, const RowInfo* rows, const PromptTile* tiles, std::uint32_t layer,
+                  HeadShape s, std::uint32_t window, std::uint16_t* out) {
+  constexpr int kWarps = 4 * WN;
+  constexpr int kKeyTiles = BK / 8 / WN;  // column tiles of the scores of a warp
+  constexpr int kOutTiles = D / 8 / WN;   // column tiles of the sums of a warp
+  extern __shared__ __align__(128) std::uint8_t shared[];
+  __half* q = reinterpret_cast<__half*>(shared);            // [64][D]
+  __half* keys = q + 64 * D;                                // two of [BK][D]
+  __half* values = keys + 2 * BK * D;                       // two of [D][BK]
+  __half* p = values + 2 * BK * D;                          // [64][BK], WN > 1
+  float* exchange = reinterpret_cast<float*>(p + 64 * BK);  // [WN][64], WN > 1
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  const int wm = warp / WN;
+  const int wn = warp % WN;
+
+  const PromptTile tile = tiles[gridDim.x - 1 - blockIdx.x];  // the longest rows first
+  const std::uint32_t head = blockIdx.y;
+  const std::uint32_t kv_head = head / (s.heads / s.kv_heads);
+  const std::uint32_t d = s.head_dim;
+  const RowInfo info = rows[tile.first_row];
+  const CacheLayer cache = info.layers[layer];
+  const std::uint32_t position = info.position;  // of the tile's first row
+  const std::uint32_t last = position + tile.rows - 1;
+  const std::uint32_t first = window != 0 && position + 1 > window ? position + 1 - window : 0;
+
+  for (std::uint32_t i = threadIdx.x; i < 64 * D / 4; i += kWarps * 32) {
+    const std::uint32_t r = i / (D / 4);
+    const std::uint32_t c = i % (D / 4) * 4;
+    float4 x = make_float4(0, 0, 0, 0);
+    if (r < tile.rows && c < d)
+      x = *reinterpret_cast<const float4*>(query + (std::size_t{tile.first_row + r} * s.heads + head) * d +
+                                           c);
+    *reinterpret_cast<uint2*>(q + piece<D>(r, c) + c % 8) =
+        make_uint2(pack_half(x.x, x.y), pack_half(x.z, x.w));
+  }
+  const auto request = [&](std::uint32_t begin, int slot) {
+    const std::uint32_t at = begin % cache.slots;
+    const __half* k = cache.keys + (std::size_t{kv_head} * cache.slots + at) * D;
+    for (std::uint32_t i = threadIdx.x; i < BK * D / 8; i += kWarps * 32) {
+      const std::uint32_t r = i / (D / 8);
+      const std::uint32_t c = i % (D / 8) * 8;
+      copy16(keys + slot * BK * D + piece<D>(r, c), k + std::size_t{r} * D + c);
+    }
+    const __half* v = cache.values + std::size_t{kv_head} * d * cache.slots + at;
+    for (std::uint32_t i = threadIdx.x; i < D * BK / 8; i += kWarps * 32) {
+      const std::uint32_t r = i / (BK / 8);
+      const std::uint32_t c = i % (BK / 8) * 8;
+      __half* to = values + slot * BK * D + piece<BK>(r, c);
+      if (r < d) {
+        copy16(to, v + std::size_t{r} * cache.slots + c);
+      } else {
+        *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+      }
+    }
+    copies_commit();
+  };
+
+  float sum[kOutTiles][4] = {};
+  float peak[2] = {-INFINITY, -INFINITY};  // of rows lane / 4 and lane / 4 + 8
+  float total[2] = {};
+  const std::uint32_t row = wm * 16 + lane / 4;
+  const std::uint32_t from = first / BK * BK;
+  request(from, 0);
+  int slot = 0;
+  for (std::uint32_t begin = from; begin <= last; begin += BK, slot ^= 1) {
+    const bool more = begin + BK <= last;
+    if (more) request(begin + BK, slot ^ 1);
+    if (more) {
+      copies_wait<1>();
+    } else {
+      copies_wait<0>();
+    }
+    __syncthreads();
+    const __half* k = keys + slot * BK * D;
+    const __half* v = values + slot * BK * D;
+
+    float score[kKeyTiles][4] = {};
+#pragma unroll 4
+    for (int c = 0; c < D; c += 16) {
+      unsigned a[4];
+      load_matrices(a, q + piece<D>(wm * 16 + lane % 16, c + lane / 16 * 8));
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; n += 2) {
+        // Two tiles of eight keys: matrices (keys 0-7, c), (keys 0-7, c + 8), (keys 8-15, c), (keys 8-15, c +
+        // 8).
+        unsigned b[4];
+        const std::uint32_t key = (wn * kKeyTiles + n + lane / 16) * 8 + lane % 8;
+        load_matrices(b, k + piece<D>(key, c + lane / 8 % 2 * 8));
+        mma(score[n], a, b[0], b[1]);
+        mma(score[n + 1], a, b[2], b[3]);
+      }
+    }
+    // A key is seen by rows at or after it, within the window.
+    float high[2] = {-INFINITY, -INFINITY};
+    const bool inside = begin + BK - 1 <= position && (window == 0 || begin + window > last);
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (!inside) {
+          const std::uint32_t key = begin + (wn * kKeyTiles + n) * 8 + lane % 4 * 2 + i % 2;
+          const std::uint32_t at = position + row + i / 2 * 8;
+          if (key > at || (window != 0 && key + window <= at)) score[n][i] = -INFINITY;
+        }
+        high[i / 2] = fmaxf(high[i / 2], score[n][i]);
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      high[h] = fmaxf(high[h], __shfl_xor_sync(~0u, high[h], 1));
+      high[h] = fmaxf(high[h], __shfl_xor_sync(~0u, high[h], 2));
+    }
+    if constexpr (WN > 1) {
+      if (lane % 4 == 0) {
+        exchange[wn * 64 + row] = high[0];
+        exchange[wn * 64 + row + 8] = high[1];
+      }
+      __syncthreads();
+#pragma unroll
+      for (int w = 0; w < WN; ++w) {
+        high[0] = fmaxf(high[0], exchange[w * 64 + row]);
+        high[1] = fmaxf(high[1], exchange[w * 64 + row + 8]);
+      }
+    }
+    float keep[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float next = fmaxf(peak[h], high[h]);
+      // Nothing seen so far: nothing to keep, and no weight below may become NaN.
+      keep[h] = next == -INFINITY ? 1.0f : __expf(peak[h] - next);
+      peak[h] = next;
+      total[h] *= keep[h];
+    }
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float x = score[n][i] == -INFINITY ? 0.0f : __expf(score[n][i] - peak[i / 2]);
+        score[n][i] = x;
+        total[i / 2] += x;
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kOutTiles; ++n) {
+      sum[n][0] *= keep[0];
+      sum[n][1] *= keep[0];
+      sum[n][2] *= keep[1];
+      sum[n][3] *= keep[1];
+    }
+    if constexpr (WN > 1) {
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+        const std::uint32_t col = (wn * kKeyTiles + n) * 8 + lane % 4 * 2;
+        *reinterpret_cast<unsigned*>(p + piece<BK>(row, col) + col % 8) = pack_half(score[n][0], score[n][1]);
+        *reinterpret_cast<unsigned*>(p + piece<BK>(row + 8, col) + col % 8) =
+            pack_half(score[n][2], score[n][3]);
+      }
+      __syncthreads();
+    }
+#pragma unroll
+    for (int c = 0; c < BK; c += 16) {
+      unsigned a[4];
+      if constexpr (WN > 1) {
+        load_matrices(a, p + piece<BK>(wm * 16 + lane % 16, c + lane / 16 * 8));
+      } else {
+        a[0] = pack_half(score[c / 8][0], score[c / 8][1]);
+        a[1] = pack_half(score[c / 8][2], score[c / 8][3]);
+        a[2] = pack_half(score[c / 8 + 1][0], score[c / 8 + 1][1]);
+        a[3] = pack_half(score[c / 8 + 1][2], score[c / 8 + 1][3]);
+      }
+#pragma unroll
+      for (int n = 0; n < kOutTiles; n += 2) {
+        unsigned b[4];
+        const std::uint32_t at = (wn * kOutTiles + n + lane / 16) * 8 + lane % 8;
+        load_matrices(b, v + piece<BK>(at, c + lane / 8 % 2 * 8));
+        mma(sum[n], a, b[0], b[1]);
+        mma(sum[n + 1], a, b[2], b[3]);
+      }
+    }
+    __syncthreads();
+  }
+
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    total[h] += __shfl_xor_sync(~0u, total[h], 1);
+    total[h] += __shfl_xor_sync(~0u, total[h], 2);
+  }
+  if constexpr (WN > 1) {
+    if (lane % 4 == 0) {
+      exchange[wn * 64 + row] = total[0];
+      exchange[wn * 64 + row + 8] = total[1];
+    }
+    __syncthreads();
+    total[0] = total[1] = 0;
+#pragma unroll
+    for (int w = 0; w < WN; ++w) {
+      total[0] += exchange[w * 64 + row];
+      total[1] += exchange[w * 64 + row + 8];
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (row + h * 8 >= tile.rows) continue;
+    const float scale = 1.0f / total[h];
+    std::uint16_t* to = out + (std::size_t{tile.first_row + row + h * 8} * s.heads + head) * d;
+#pragma unroll
+    for (int n = 0; n < kOutTiles; ++n) {
+      const std::uint32_t c = (wn * kOutTiles + n) * 8 + lane % 4 * 2;
+      if (c >= d) continue;
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(sum[n][2 * h] * scale, sum[n][2 * h + 1] * scale);
+      *reinterpret_cast<__nv_bfloat162*>(to + c) = pair;
+    }
+  }
+}
+
+template <int D, int BK, int WN>
+void run(const float* query, const RowInfo* rows, const PromptTile* tiles, std::uint32_t tile_count,
+         std::uint32_t layer, const HeadShape& shape, std::uint32_t window, std::uint16_t* out,
+         cudaStream_t stream) {
+  constexpr std::size_t kShared = (64 * D + 4 * BK * D + (WN > 1 ? 64 * BK : 0)) * sizeof(__half) +
+                                  (WN > 1 ? WN * 64 * sizeof(float) : 0);
+  static const bool ready = [] {
+    check(cudaFuncSetAttribute(attend_kernel<D, BK, WN>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(kShared)),
+          "shared memory of a prompt's attention");
+    return true;
+  }();
+  (void)ready;
+  attend_kernel<D, BK, WN><<<dim3(tile_count, shape.heads), 4 * WN * 32, kShared, stream>>>(
+      query, rows, tiles, layer, shape, window, out);
+  check_launch("prompt attention");
+}
+
+}  // namespace
+
+void norm_to_bf16(const float* x, std::uint32_t rows, std::uint32_t width, const float* weight, float epsilon,
+                  std::uint16_t* out, cudaStream_t stream) {
+  norm_kernel<<<rows, kThreads, 0, stream>>>(x, width, weight, epsilon, out);
+  check_launch("prompt norm");
+}
+
+void activate_bf16(const float* both, std::uint32_t rows, std::uint32_t width, std::uint16_t* out,
+                   cudaStream_t stream) {
+  activate_kernel<<<dim3((width + 1023) / 1024, rows), 256, 0, stream>>>(both, width, out);
+  check_launch("prompt activation");
+}
+
+void to_bf16(const float* x, std::size_t count, std::uint16_t* out, cudaStream_t stream) {
+  to_bf16_kernel<<<static_cast<unsigned>((count + 255) / 256), 256, 0, stream>>>(
+      x, count, reinterpret_cast<__nv_bfloat16*>(out));
+  check_launch("to_bf16");
+}
+
+void attend_prompt(const float* query, const RowInfo* rows, const PromptTile* tiles, std::uint32_t tile_count,
+                   std::uint32_t layer, const HeadShape& shape, std::uint32_t window, std::uint16_t* out,
+                   cudaStream_t stream) {
+  switch ((shape.head_dim + 31) / 32) {
+    case 1:
+      return run<32, 64, 1>(query, rows, tiles, tile_count, layer, shape, window, out, stream);
+    case 2:
+      return run<64, 64, 1>(query, rows, tiles, tile_count, layer, shape, window, out, stream);
+    case 4:
+      return run<128, 64, 1>(query, rows, tiles, tile_count, layer, shape, window, out, stream);
+    case 8:
+      return run<256, 64, 2>(query, rows, tiles, tile_count, layer, shape, window, out, stream);
+    case 16:
+      return run<512, 32, 2>(query, rows, tiles, tile_count, layer, shape, window, out, stream);
+    default:
+      raise(cudaErrorInvalidValue, "this head width has no attention kernel");
+  }
+}
+
+}  // namespace gem::cuda

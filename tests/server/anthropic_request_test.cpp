@@ -9,7 +9,7 @@
 
 #include "server/api/api_error.h"
 #include "server/api/json_fields.h"
-#include "server/demo_session.h"
+#include "server/api_support.h"
 #include "text/chat_format.h"
 
 namespace gem::server {
@@ -20,7 +20,7 @@ AnthropicRequest parse(std::string_view body) {
   defaults.thinking = true;
   defaults.max_n = 4;
   defaults.vocab = 4096;
-  return parse_anthropic_request(parse_object(body), defaults, test::demo_session().tokenizer());
+  return parse_anthropic_request(parse_object(body), defaults, testing::demo_session().tokenizer());
 }
 
 std::string prompt(std::string_view body) {

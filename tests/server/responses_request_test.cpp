@@ -7,7 +7,7 @@
 
 #include "server/api/api_error.h"
 #include "server/api/json_fields.h"
-#include "server/demo_session.h"
+#include "server/api_support.h"
 #include "text/chat_format.h"
 
 namespace gem::server {
@@ -18,7 +18,7 @@ ResponsesRequest parse(std::string_view body) {
   defaults.thinking = true;
   defaults.max_n = 4;
   defaults.vocab = 4096;
-  return parse_responses_request(parse_object(body), defaults, test::demo_session().tokenizer());
+  return parse_responses_request(parse_object(body), defaults, testing::demo_session().tokenizer());
 }
 
 // The prompt that a body makes, without thinking.

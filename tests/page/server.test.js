@@ -91,12 +91,12 @@ pageTest("a thought is folded before the answer", async ({page}) => {
 pageTest("settings of the page reach the model", async ({page}) => {
   await page.getByRole("button", {name: "Settings"}).first().click();
   assert.equal(await page.getByLabel("Temperature").getAttribute("placeholder"), "0"); // --temperature of the command line
-  await page.getByLabel("Max tokens").fill("3");
+  await page.getByLabel("Max tokens").fill("5");
   await page.getByLabel("Max tokens").blur();
   await ask(page, "Tell me a short story about a lighthouse.");
   await page.getByText("the limit of tokens was reached").waitFor();
   await page.getByRole("button", {name: "Reset to the model's defaults"}).click();
-  assert.equal(await replyText(page), ""); // three tokens of the thought: "A story", and more of it when it is continued
+  assert.equal(await replyText(page), ""); // five tokens reach into the thought: "A story"; the rest of it comes when it is continued
   await page.getByRole("button", {name: "Continue this reply"}).click();
   await page.locator(".message.streaming").or(inThread(page, "There was once")).first().waitFor();
   assert.match(await replyText(page), /lighthouse/);

@@ -78,8 +78,7 @@ JsonValue parse_object(std::string_view text) {
   if (const auto at = first_bad_utf8(text))
     throw bad_body(fmt::format("the body is not valid UTF-8 at byte {}", *at));
   if (const std::size_t values = count_values(text); values > kMaxJsonValues) {
-    throw bad_body(
-        fmt::format("the body holds more than {} JSON values, at most {} are read", values, kMaxJsonValues));
+    throw bad_body(fmt::format("the body holds {} JSON values, at most {} are read", values, kMaxJsonValues));
   }
   JsonValue value;
   try {

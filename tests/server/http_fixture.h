@@ -25,6 +25,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -234,11 +235,13 @@ class FakeApp final : public HttpApp {
     records_count.add();
   }
 
-  // The records so far, once there are `n`.
+  // The records so far, once there are `n`; at least that many, empty ones where they did not come.
   std::vector<ExchangeRecord> records(std::size_t n) {
     EXPECT_TRUE(records_count.wait_for(static_cast<int>(n)));
     const std::lock_guard lock(mutex_);
-    return records_;
+    std::vector<ExchangeRecord> result = records_;
+    result.resize(std::max(n, result.size()));
+    return result;
   }
 
   Latch handled, records_count;

@@ -160,6 +160,7 @@ Task<bool> Connection::stream(Exchange& exchange, const HttpRequest& head, Event
     if (write_some(exchange)) progress = Clock::now();
     if (unsent() == 0 && done) break;
     if (broken_) continue;
+    if (!done && wake->ready && unsent() < options.send_buffer_bytes) continue;  // there is room again
     const bool stalled = unsent() > 0;
     if (stalled) arm_write();
     const auto deadline = progress + (stalled ? options.write_timeout : options.heartbeat);

@@ -73,9 +73,9 @@ class Resume : public ::testing::TestWithParam<BackendKind> {
 // resumes at the end of the request, or a few tokens before, where an empty thought is not rendered again.
 TEST_P(Resume, AReplyOfAnyLengthIsUndoneToTheRequestsEnd) {
   std::vector<std::uint32_t> replies = {1, 2, 3, 5};  // windows
-  if (GetParam() == BackendKind::kOracle) replies = {2, 5};
+  if (GetParam() == BackendKind::kOracle) replies = {2, 5};  // it is slow
   for (const std::uint32_t windows : replies) {
-    for (const std::uint32_t length : {9u, window_ + 8, 2 * window_ + 5}) {
+    for (const std::uint32_t length : {9u, 2 * window_ + 5}) {
       SCOPED_TRACE(::testing::Message() << windows << " windows after a prompt of " << length);
       const std::vector<std::int32_t> prompt = tokens(length, length);
       Collector first;

@@ -78,6 +78,9 @@ struct Kernels {
   void (*unpack_q4_0)(const std::byte* group, std::size_t blocks, std::size_t first, const Panel& panel);
   void (*unpack_q8_0)(const std::byte* group, std::size_t blocks, std::size_t first, const Panel& panel);
 
+  // The same for Q4_K, Q5_K and Q6_K (backend/cpu/super_blocks.h).
+  void (*unpack_super)(StorageType type, const std::byte* group, std::size_t first, const Panel& panel);
+
   // Goes on with y for the panel's blocks: out[r * kGroupRows + i] is y before and after. `x` begins at the
   // panel's first block.
   void (*tile)(const Panel& panel, const Activations& x, std::size_t rows, float* out);

@@ -9,6 +9,7 @@
 
 #include "backend/cpu/attention_avx2.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/super_blocks.h"
 
 namespace gem::cpu {
 namespace {
@@ -240,6 +241,11 @@ void unpack_q8_0(const std::byte* group, std::size_t blocks, std::size_t first, 
     _mm256_store_si256(out + i, _mm256_cvtepi8_epi16(load_bytes(codes + 16 * i)));
 }
 
+void unpack_super(StorageType type, const std::byte* group, std::size_t first, const Panel& panel) {
+  unpack_super_blocks(type, group, first, panel,
+                      [](const std::byte* halves, float* out) { unpack_scales(halves, 1, out); });
+}
+
 // `halves` pairs of columns share a scale: 16, or 8 where each half of a block has its own.
 template <unsigned R, unsigned Scales, bool Minima>
 void tile_rows(const Panel& panel, const Activations& x, float* out) {
@@ -413,6 +419,7 @@ constinit const Kernels kAvx2Kernels = {
     .group_q8_0 = group_q8_0,
     .unpack_q4_0 = unpack_q4_0,
     .unpack_q8_0 = unpack_q8_0,
+    .unpack_super = unpack_super,
     .tile = tile,
     .dot_f32 = dot_f32,
     .expand = expand,

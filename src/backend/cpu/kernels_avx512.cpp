@@ -2,12 +2,18 @@
 // columns of its 16 rows. What has no kernel here is that of AVX2.
 #if defined(__x86_64__)
 
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC 12's own header begins results with "__Y = __Y" and warns of it where they are inlined.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
 #include <immintrin.h>
 
 #include <cstring>
 
 #include "backend/cpu/attention_avx2.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/super_blocks.h"
 
 namespace gem::cpu {
 namespace {
@@ -23,6 +29,12 @@ __m512i two_columns(const std::int16_t* q) {
 }
 __m512 sixteen_halves(const std::byte* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+
+// Cache lines that a decode kernel reads some 2 KB later.
+void prefetch(const std::byte* codes, std::size_t lines) {
+  for (std::size_t i = 0; i < lines; ++i)
+    _mm_prefetch(reinterpret_cast<const char*>(codes + 2048 + 64 * i), _MM_HINT_T0);
 }
 
 // y = fma(dot, weight scale * x scale, y)
@@ -67,8 +79,11 @@ void rows_q4_0(const std::byte* group, const Activations& x, float* out) {
     dots.clear();
     // Codes are n + 8: the products of the 8 with the activations are taken off at once.
     for (unsigned r = 0; r < R; ++r) dots.chain[r][0] = _mm512_set1_epi32(-8 * x.sum[r * x.blocks + b]);
+    if (R == 1) prefetch(codes, 4);
+#pragma GCC unroll 4
     for (unsigned v = 0; v < 4; ++v) {
       __m512i words = load(codes + 64 * v);
+#pragma GCC unroll 4
       for (unsigned i = 0; i < 4; ++i) {
         const __m512i w = _mm512_and_si512(words, mask);
         words = _mm512_srli_epi16(words, 4);
@@ -90,6 +105,8 @@ void rows_q8_0(const std::byte* group, const Activations& x, float* out) {
   for (std::size_t b = 0; b < x.blocks; ++b, q += kBlock, codes += 32 * kGroupRows, group += 2 * kGroupRows) {
     Dots<R, kChains<R>> dots;
     dots.clear();
+    if (R == 1) prefetch(codes, 8);
+#pragma GCC unroll 16
     for (unsigned p = 0; p < 16; ++p) {
       const __m512i w =
           _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 32 * p)));
@@ -130,6 +147,11 @@ void unpack_q8_0(const std::byte* group, std::size_t blocks, std::size_t first, 
   }
 }
 
+void unpack_super(StorageType type, const std::byte* group, std::size_t first, const Panel& panel) {
+  unpack_super_blocks(type, group, first, panel,
+                      [](const std::byte* halves, float* out) { unpack_scales(halves, 1, out); });
+}
+
 // Scales: 1, or 2 where each half of a block has its own.
 template <unsigned R, unsigned Scales, bool Minima>
 void rows_tile(const Panel& panel, const Activations& x, float* out) {
@@ -142,6 +164,7 @@ void rows_tile(const Panel& panel, const Activations& x, float* out) {
     for (unsigned part = 0; part < Scales; ++part, scales += kGroupRows) {
       Dots<R, kChains<R>> dots;
       dots.clear();
+#pragma GCC unroll 16  // rolled up, the compiler moves every chain once a pass
       for (unsigned p = 0; p < 16 / Scales; ++p, codes += 2 * kGroupRows, q += 2) {
         const __m512i w = load(codes);
         for (unsigned r = 0; r < R; ++r) dots.add(r, p, w, q + r * x.stride);
@@ -209,6 +232,7 @@ constinit const Kernels kAvx512Kernels = {
     .group_q8_0 = group_q8_0,
     .unpack_q4_0 = unpack_q4_0,
     .unpack_q8_0 = unpack_q8_0,
+    .unpack_super = unpack_super,
     .tile = tile,
     .dot_f32 = [](const float* w, const float* x, std::size_t stride, std::size_t cols, unsigned rows,
                   float* out) { kAvx2Kernels.dot_f32(w, x, stride, cols, rows, out); },

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/super_blocks.h"
 #include "base/numbers.h"
 
 namespace gem::cpu {
@@ -58,6 +59,12 @@ void unpack_q8_0(const std::byte* group, std::size_t blocks, std::size_t first, 
   const std::byte* codes = group + group_scale_bytes(blocks) + first * 32 * kGroupRows;
   for (std::size_t i = 0; i < panel.blocks * 32 * kGroupRows; ++i)
     panel.codes[i] = static_cast<std::int8_t>(std::to_integer<int>(codes[i]));
+}
+
+void unpack_super(StorageType type, const std::byte* group, std::size_t first, const Panel& panel) {
+  unpack_super_blocks(type, group, first, panel, [](const std::byte* halves, float* out) {
+    for (std::size_t i = 0; i < kGroupRows; ++i) out[i] = half_at(halves + 2 * i);
+  });
 }
 
 void tile(const Panel& panel, const Activations& x, std::size_t rows, float* out) {
@@ -188,6 +195,7 @@ const Kernels kPortableKernels = {
     .group_q8_0 = group_product<unpack_q8_0>,
     .unpack_q4_0 = unpack_q4_0,
     .unpack_q8_0 = unpack_q8_0,
+    .unpack_super = unpack_super,
     .tile = tile,
     .dot_f32 = dot_f32,
     .expand = expand,

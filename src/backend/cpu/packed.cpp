@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/cpu/super_blocks.h"
 #include "base/error.h"
 
 namespace gem::cpu {
@@ -50,6 +51,10 @@ PackedForm packed_form(StorageType type) {
       return PackedForm::kNibbles;
     case StorageType::kQ8_0:
       return PackedForm::kBytes;
+    case StorageType::kQ4_K:
+    case StorageType::kQ5_K:
+    case StorageType::kQ6_K:
+      return PackedForm::kSuper;
     default:
       return PackedForm::kBlocks;
   }
@@ -62,6 +67,9 @@ PackedMatrix::PackedMatrix(const Matrix& source) : source_(source), form_(packed
       return;
     case PackedForm::kBytes:
       group_bytes_ = group_scale_bytes(blocks()) + blocks() * kGroupRows * 32;
+      return;
+    case PackedForm::kSuper:
+      group_bytes_ = storage_blocks(source.type, cols()) * super_layout(source.type).bytes();
       return;
     case PackedForm::kBlocks:
       group_bytes_ = kGroupRows * source.row_bytes();
@@ -85,6 +93,11 @@ void PackedMatrix::pack_group(std::size_t group) {
   const std::size_t count = storage_blocks(source_.type, cols());
   for (std::size_t row = 0; row < filled; ++row) {
     const std::byte* block = source_.row(group * kGroupRows + row);
+    if (form_ == PackedForm::kSuper) {
+      for (std::size_t b = 0; b < count; ++b, block += block_bytes)
+        pack_super_block(source_.type, block, row, out + b * super_layout(source_.type).bytes());
+      continue;
+    }
     if (form_ == PackedForm::kBlocks) {
       for (std::size_t b = 0; b < count; ++b, block += block_bytes)
         std::memcpy(out + (b * kGroupRows + row) * block_bytes, block, block_bytes);
@@ -110,6 +123,10 @@ void PackedMatrix::unpack(std::size_t group, std::size_t first, Panel& panel, co
       return kernels.unpack_q4_0(this->group(group), blocks(), first, panel);
     case PackedForm::kBytes:
       return kernels.unpack_q8_0(this->group(group), blocks(), first, panel);
+    case PackedForm::kSuper:
+      panel.scales_per_block = source_.type == StorageType::kQ6_K ? 2 : 1;
+      panel.has_minima = source_.type != StorageType::kQ6_K;
+      return kernels.unpack_super(source_.type, this->group(group), first, panel);
     case PackedForm::kBlocks:
       return unpack_blocks(source_.type, this->group(group), first, panel);
     case PackedForm::kFloats:

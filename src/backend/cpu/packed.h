@@ -1,13 +1,15 @@
 // Matrices as the cpu kernels read them.
 //
 // Integer types are packed in groups of 16 rows (the last group filled up with zero rows), block after block,
-// in as many bytes as the checkpoint has:
+// in as many bytes as the checkpoint has (Q4_K and Q5_K in 3 % more):
 //   Q4_0   f16 scales [blocks][16], filled up to 64 bytes; then a block's codes: 4 vectors of 16 rows * 32
 //          bits. Vector v of a row holds columns 8v .. 8v+7 of the block: nibble i of its lower 16 bits is
 //          column 8v + 2i, nibble i of its upper 16 bits column 8v + 2i + 1. One shift and one mask give
 //          pairs of columns in 16-bit lanes.
 //   Q8_0   f16 scales likewise; then a block's codes: 16 vectors of 16 rows * 2 bytes, columns 2v and 2v + 1.
-//   others the storage blocks of the 16 rows side by side, as they are; they are decoded panel by panel.
+//   Q4_K, Q5_K, Q6_K  nibbles in the same order beside their upper bits and scales
+//   (backend/cpu/super_blocks.h). others the storage blocks of the 16 rows side by side, as they are; they
+//   are decoded panel by panel.
 // F32, F16 and BF16 matrices stay where they are, row by row.
 #pragma once
 
@@ -20,7 +22,7 @@
 
 namespace gem::cpu {
 
-enum class PackedForm : std::uint8_t { kNibbles, kBytes, kBlocks, kFloats };
+enum class PackedForm : std::uint8_t { kNibbles, kBytes, kSuper, kBlocks, kFloats };
 PackedForm packed_form(StorageType type);
 
 class PackedMatrix {
@@ -43,9 +45,6 @@ class PackedMatrix {
 
   // Blocks first .. first + panel.blocks - 1 of a group. Sets the panel's scales_per_block and has_minima.
   void unpack(std::size_t group, std::size_t first, Panel& panel, const Kernels& kernels) const;
-  // Storage blocks of 256 columns are decoded as a whole: `first` and the panel's blocks are multiples of
-  // this.
-  std::size_t unpack_step() const { return storage_info(source_.type).block_elements / kBlock; }
 
  private:
   Matrix source_;
@@ -54,7 +53,9 @@ class PackedMatrix {
   Buffer data_;
 };
 
-// Decodes raw storage blocks of 16 rows, side by side, into a panel; any integer type.
+// A super-block of one row into its lanes of a group's super-block.
+void pack_super_block(StorageType type, const std::byte* stored, std::size_t row, std::byte* out);
+// Decodes raw storage blocks of 16 rows, side by side, into a panel: Q4_1, Q5_0, Q5_1.
 void unpack_blocks(StorageType type, const std::byte* group, std::size_t first, Panel& panel);
 
 }  // namespace gem::cpu

@@ -100,7 +100,7 @@ void multiply_piece(const Operand& x, const Product& product, std::size_t begin,
                     const Kernels& k) {
   const PackedForm form = product.matrix->form();
   if (form == PackedForm::kFloats) return multiply_floats(x, product, begin, end, k);
-  if (form != PackedForm::kBlocks && x.rows() <= kDirectRows)
+  if ((form == PackedForm::kNibbles || form == PackedForm::kBytes) && x.rows() <= kDirectRows)
     return multiply_direct(x.integers(), x.rows(), product, begin, end, k);
   multiply_panels(x.integers(), x.rows(), product, begin, end, k);
 }

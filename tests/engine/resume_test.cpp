@@ -72,7 +72,7 @@ class Resume : public ::testing::TestWithParam<BackendKind> {
 // The next request's history holds another text in the reply's place, as when thoughts are stripped: it
 // resumes at the end of the request, or a few tokens before, where an empty thought is not rendered again.
 TEST_P(Resume, AReplyOfAnyLengthIsUndoneToTheRequestsEnd) {
-  std::vector<std::uint32_t> replies = {1, 2, 3, 5};  // windows
+  std::vector<std::uint32_t> replies = {1, 2, 3, 5};         // windows
   if (GetParam() == BackendKind::kOracle) replies = {2, 5};  // it is slow
   for (const std::uint32_t windows : replies) {
     for (const std::uint32_t length : {9u, 2 * window_ + 5}) {

@@ -32,6 +32,9 @@ class WrappedBackend final : public Backend {
   std::uint64_t scratch_bytes(std::uint32_t rows, std::uint32_t logit_rows) const override {
     return inner_->scratch_bytes(rows, logit_rows);
   }
+  std::optional<std::uint64_t> weight_bytes() const override { return inner_->weight_bytes(); }
+  void load_weights() override { inner_->load_weights(); }
+  bool run_all() override { return inner_->run_all(); }
   void begin(const RoundRows& rows) override {
     if (hooks_.before_round) hooks_.before_round(rows);
     inner_->begin(rows);

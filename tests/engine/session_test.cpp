@@ -1,0 +1,65 @@
+// Sessions: how many streams fit, and what a plan without room for everything leaves out.
+#include "engine/session.h"
+
+#include <gtest/gtest.h>
+
+namespace gem {
+namespace {
+
+const std::string kDemo = std::string(GEM_SOURCE_DIR) + "/models/gem-demo.gguf";
+
+TEST(Session, AsManyStreamsAsFitUpToFour) {
+  const auto model = Model::load(kDemo);
+  const auto backend = make_backend(BackendKind::kCpu, *model, 1);
+  const MemoryOptions options{.context = 2048};
+  const auto total = [&](std::uint32_t streams) {
+    MemoryOptions o = options;
+    o.streams = streams;
+    return plan_memory(*model, *backend, o).total();
+  };
+  EXPECT_LT(total(2), total(3));
+  EXPECT_EQ(default_streams(*model, *backend, options, total(3)), 3u);
+  EXPECT_EQ(default_streams(*model, *backend, options, total(3) - 1), 2u);
+  EXPECT_EQ(default_streams(*model, *backend, options, total(1)), 1u);
+  EXPECT_EQ(default_streams(*model, *backend, options, total(100)), 4u);
+  EXPECT_EQ(default_streams(*model, *backend, options, total(100), 7), 7u);
+  EXPECT_EQ(default_streams(*model, *backend, options, 0), 1u) << "whether one fits is not decided here";
+  EXPECT_EQ(default_streams(*model, *backend, options, std::nullopt), 4u);
+}
+
+TEST(Session, TheNumberOfStreamsMayBeLeftOpen) {
+  SessionOptions options;
+  options.model = kDemo;
+  options.threads = 1;
+  options.context = 1024;
+  options.streams = 0;
+  const auto session = Session::open(options);
+  EXPECT_EQ(session->engine().options().max_streams, session->memory().streams);
+  EXPECT_GE(session->memory().streams, 1u);
+  EXPECT_LE(session->memory().streams, 4u);
+}
+
+// A checkpoint keeps a window of slots and a margin of every sliding layer; nothing where no ring comes
+// round.
+TEST(Session, ThePlanCountsCheckpoints) {
+  const auto model = Model::load(kDemo);
+  const auto backend = make_backend(BackendKind::kCpu, *model, 1);
+  const Geometry& g = model->geometry();
+  std::uint64_t slot = 0;  // key and value rows of all sliding layers
+  for (std::size_t i = 0; i < g.layers.size(); ++i) {
+    if (g.layers[i].kind == LayerKind::kSliding)
+      slot += std::uint64_t{2} * g.kv_width(i) * backend->kv_element_bytes();
+  }
+  MemoryOptions options{.context = 2048, .streams = 3, .chunk = 64};
+  const MemoryPlan plan = plan_memory(*model, *backend, options);
+  EXPECT_EQ(plan.kv_undo, slot * (g.window - 1 + KvPlan::kCheckpointMargin));
+  options.checkpoints = false;
+  const MemoryPlan without = plan_memory(*model, *backend, options);
+  EXPECT_EQ(without.kv_undo, 0u);
+  EXPECT_EQ(plan.total() - without.total(), 3 * plan.kv_undo);
+  options = {.context = g.window + 64, .streams = 1, .chunk = 64};
+  EXPECT_EQ(plan_memory(*model, *backend, options).kv_undo, 0u);
+}
+
+}  // namespace
+}  // namespace gem

@@ -34,4 +34,7 @@ mkdir -p "$build/$name"
 
 cd "$build/$name"
 [[ $# -gt 0 ]] || set -- *.test.js
+if grep -qs 'from "./browser.js"' "$@" && ! [[ -x ${CHROMIUM:-/usr/bin/chromium} ]]; then
+  skip "no Chromium at ${CHROMIUM:-/usr/bin/chromium} (tools/setup.sh test, or set CHROMIUM)"
+fi
 exec node --test --test-reporter=spec "$@"

@@ -1,16 +1,13 @@
 // Headless Chromium with a new profile, and a page that remembers what must not happen: errors on the console,
 // exceptions, requests to anywhere but the server.
 
-import {existsSync, mkdirSync, mkdtempSync, rmSync} from "node:fs";
+import {mkdirSync, mkdtempSync, rmSync} from "node:fs";
 import {tmpdir} from "node:os";
 import {join} from "node:path";
 import {chromium} from "playwright-core";
 
 const PROGRAM = process.env.CHROMIUM ?? "/usr/bin/chromium";
 const SHOTS = join(process.cwd(), "screenshots");
-
-// Why these tests cannot run here, or false.
-export const skipReason = () => (existsSync(PROGRAM) ? false : `no Chromium at ${PROGRAM} (tools/setup.sh test, or set CHROMIUM)`);
 
 // A browser with a profile of its own: kept over the pages opened in it, as with a user's.
 export async function openBrowser(options = {}) {

@@ -3,15 +3,13 @@
 import assert from "node:assert/strict";
 import {readFile} from "node:fs/promises";
 import {after, before, test} from "node:test";
-import {ask, inThread, lastReply, openBrowser, openPage, replyText, send, shoot, skipReason} from "./browser.js";
+import {ask, inThread, lastReply, openBrowser, openPage, replyText, send, shoot} from "./browser.js";
 import {startMock} from "./mock_server.js";
 
 const ASSETS = new URL("../assets/", import.meta.url).pathname;
-const skip = skipReason();
 let browser, mock;
 
 before(async () => {
-  if (skip) return;
   browser = await openBrowser();
   mock = await startMock({assets: ASSETS});
 });
@@ -23,7 +21,7 @@ after(async () => {
 
 // Each test has a page of its own; afterwards nothing forbidden may have happened on it.
 function pageTest(name, run, {server = () => mock, expected = []} = {}) {
-  test(name, {skip, timeout: 120000}, async () => {
+  test(name, {timeout: 120000}, async () => {
     const target = await server();
     const opened = await openPage(browser.context, target.url, expected);
     const {page, faults} = opened;

@@ -1,6 +1,6 @@
 // The messages of the open conversation. Follows the end while a reply grows, unless the reader has scrolled up.
 
-import {h, icon} from "./dom.js";
+import {icon} from "./dom.js";
 import {MessageView} from "./message_view.js";
 
 const NEAR = 80; // pixels from the end that count as "at the end"

@@ -85,7 +85,7 @@ exit 7
   EXPECT_TRUE(chat.starts_with("HTTP/1.1 200")) << chat;
   EXPECT_NE(chat.find("data: [DONE]"), std::string::npos) << chat;
   EXPECT_NE(chat.find("\"finish_reason\":\"stop\""), std::string::npos) << chat;
-  EXPECT_NE(chat.find("42"), std::string::npos) << chat;
+  EXPECT_NE(streamed_content(chat).find("42"), std::string::npos) << chat;
 
   std::map<std::string, std::string> env;
   for (const std::string& line : lines_of(file("env")))
@@ -157,7 +157,7 @@ while :; do sleep 30 & wait $!; done
 
 TEST_F(Agent, HaxGetsOrdinarySignals) {
   // Ignored signals would be inherited.
-  install(R"sh(grep -E '^Sig(Ign|Blk)' "/proc/$$/status" >"$OUT/signals"; kill -KILL $$)sh");
+  install(R"sh(grep -E '^Sig(Ign|Blk)' /proc/self/status >"$OUT/signals"; kill -KILL $$)sh");
   auto agent = start({});
   EXPECT_EQ(agent->wait(), 128 + SIGKILL);
   for (const std::string& line : lines_of(file("signals"))) {

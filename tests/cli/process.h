@@ -17,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -107,6 +108,18 @@ struct HttpReply {
   int status = 0;
   std::string head, body;  // the body without its chunks
 };
+
+// The text that a stream of chat completions says.
+inline std::string streamed_content(const std::string& stream) {
+  std::string text;
+  for (std::size_t at = 0; (at = stream.find("data: {", at)) != std::string::npos; ++at) {
+    const auto event = nlohmann::json::parse(stream.substr(at + 6, stream.find('\n', at) - at - 6));
+    if (event["choices"].empty()) continue;
+    const auto& delta = event["choices"][0]["delta"];
+    if (delta.contains("content") && delta["content"].is_string()) text += delta["content"];
+  }
+  return text;
+}
 
 // One connection to 127.0.0.1. What does not come is an empty reply, never a hanging test.
 class Client {

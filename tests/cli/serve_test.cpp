@@ -85,14 +85,7 @@ TEST(Serve, AStreamSaysWhatThePlainReplySays) {
   body["stream"] = true;
   const HttpReply reply = server.call("POST", "/v1/chat/completions", body.dump());
   EXPECT_NE(reply.head.find("text/event-stream"), std::string::npos);
-  std::string text;
-  for (std::size_t at = 0; (at = reply.body.find("data: {", at)) != std::string::npos; ++at) {
-    const Json event = Json::parse(reply.body.substr(at + 6, reply.body.find('\n', at) - at - 6));
-    if (event["choices"].empty()) continue;
-    const Json& delta = event["choices"][0]["delta"];
-    if (delta.contains("content") && delta["content"].is_string()) text += delta["content"];
-  }
-  EXPECT_EQ(text, plain);
+  EXPECT_EQ(streamed_content(reply.body), plain);
   EXPECT_TRUE(reply.body.ends_with("data: [DONE]\n\n")) << reply.body;
 }
 

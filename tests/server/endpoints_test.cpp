@@ -264,6 +264,19 @@ TEST_F(Endpoints, ThinkingGoesToItsOwnField) {
   EXPECT_GT(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 0);
 }
 
+TEST_F(Endpoints, ARunningThoughtIsWithinReachOnlyWhenTheRequestSaysSo) {
+  const ApiContext api = context();
+  const std::string id = api.new_id("chatcmpl-");
+  const std::string body = std::string("{") + kSum + R"(,"reasoning_effort":"low","stream":true)";
+  {
+    const Reply plain = chat_completions(api, post(body + "}"));
+    EXPECT_EQ(api.running->end_thought(id), RunningReplies::Outcome::kUnknown);
+    const Reply watched = chat_completions(api, post(body + R"(,"reasoning_control":true})"));
+    EXPECT_NE(api.running->end_thought(id), RunningReplies::Outcome::kUnknown);
+  }
+  EXPECT_EQ(api.running->end_thought(id), RunningReplies::Outcome::kUnknown);
+}
+
 TEST_F(Endpoints, LogprobsAndIdsCoverTheWholeReply) {
   const Json body =
       plain(chat_completions(context(), post(std::string("{") + kSum +

@@ -177,6 +177,13 @@ TEST(ChatWriter, ChoicesShareOnePromptInTheUsage) {
   EXPECT_EQ(body["choices"][1]["index"], 1);
   EXPECT_EQ(body["usage"]["prompt_tokens"], 12);
   EXPECT_EQ(body["usage"]["completion_tokens"], 10);
+  OpenAiReply form = reply_form(2);
+  form.stream.include_usage = true;
+  const std::vector<Json> events =
+      events_of(stream(*chat_writer(form), {{1, end_update({})}, {0, end_update({})}}));
+  ASSERT_EQ(events.size(), 6u);
+  EXPECT_TRUE(events[2].contains("timings") && events[3].contains("timings"));  // each choice has its own
+  EXPECT_EQ(events[4]["usage"], body["usage"]);
 }
 
 TEST(ChatWriter, InvalidUtf8NeverLeaves) {

@@ -115,7 +115,8 @@ void Connection::on_readable(const ErrorCode& ec) {
 Task<void> Connection::wait_watching(Clock::time_point deadline) {
   arm_read();
   if (in_.size() >= kMaxPipelined) {
-    // With the input full nothing is read, so that the end does not show; it does to poll().
+    // With the input full nothing is read, so that the end does not show; it does to poll(). (Not while
+    // there is more in the client's kernel than fits into ours: then the next write finds out.)
     deadline = std::min(deadline, Clock::now() + kPeerWatch);
     co_await wait(deadline);
     if (!closed_ && peer_closed(socket_.native_handle())) eof_ = true;

@@ -255,9 +255,9 @@ void HttpServer::stop() {
   Impl& impl = *impl_;
   const std::lock_guard lock(impl.state_mutex);
   if (impl.state == Impl::State::kRunning) {
-    asio::post(impl.io, [&impl] { impl.close_everything(); });
-    // Calls that are running end first, their results are dropped; calls that wait are never made.
+    // Calls that wait are never made; those that are running end first, and their results are dropped.
     impl.workers.stop();
+    asio::post(impl.io, [&impl] { impl.close_everything(); });
     impl.workers.join();
     impl.work.reset();
     impl.io_thread.join();

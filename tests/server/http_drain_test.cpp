@@ -119,8 +119,9 @@ TEST(HttpStop, ClosesEverythingNow) {
   clients.back().send("POST /echo HTTP/1.1\r\n");
   ASSERT_TRUE(inside.wait_for(2));  // both workers; two more wait
   ASSERT_TRUE(eventually([&] { return run.server.connections() == 7; }));
-  run.server.drain();                              // the first signal
-  std::thread second([&] { run.server.stop(); });  // the second
+  EXPECT_EQ(run.client().get("/missing").status, 404);  // what came before has been read by now
+  run.server.drain();                                   // the first signal
+  std::thread second([&] { run.server.stop(); });       // the second
   EXPECT_TRUE(stream->destroyed.wait_for(1)) << "even while a worker is busy";
   EXPECT_TRUE(later->destroyed.wait_for(1));
   for (Client& client : clients) EXPECT_TRUE(client.at_end());
@@ -132,9 +133,9 @@ TEST(HttpStop, ClosesEverythingNow) {
   stream->ring();
   later->ring();
   EXPECT_EQ(inside.count(), 2) << "calls that waited are not made";
-  const auto records = run.app.records(6);
-  EXPECT_EQ(records.size(), 6u);
-  for (const ExchangeRecord& record : records) EXPECT_TRUE(record.aborted);
+  const auto records = run.app.records(7);
+  EXPECT_EQ(records.size(), 7u);
+  for (const ExchangeRecord& record : records) EXPECT_EQ(record.aborted, record.path != "/missing");
 }
 
 TEST(HttpStop, InEveryState) {

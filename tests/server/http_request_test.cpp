@@ -131,6 +131,13 @@ TEST(HttpRequestParser, CountsHeadersAndBytesAcrossReads) {
   EXPECT_EQ(status_of(line + "A: " + fill + "\r\n\r\n", limits), 200);
   EXPECT_EQ(status_of(line + "A: x" + fill + "\r\n\r\n", limits), 431);
   EXPECT_EQ(status_of("GET /" + std::string(2000, 'x'), limits), 431);
+  // The parser takes the request line as soon as it is there: it counts all the same.
+  RequestParser parser(limits);
+  const std::string first = "GET /" + std::string(600, 'x') + " HTTP/1.1\r\n";
+  EXPECT_EQ(parser.put(first), first.size());
+  parser.put("Host: x\r\nA: " + std::string(600, 'x') + "\r\n\r\n");
+  ASSERT_TRUE(parser.fault());
+  EXPECT_EQ(parser.fault()->status, 431);
   EXPECT_EQ(
       status_of(line + "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n5\r\nworld\r\n0\r\n\r\n", limits),
       200);

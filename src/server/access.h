@@ -17,10 +17,10 @@
 namespace gem::server {
 
 struct AccessOptions {
-  std::vector<std::string> keys;     // none: everybody may call
-  std::vector<std::string> origins;  // allowed beside our own: "https://app.example", "localhost", "*"
-  std::string host = "127.0.0.1";    // what the server is bound to
-  std::vector<std::string> hosts;    // further names that clients may call it by
+  std::vector<std::string> keys = {};     // none: everybody may call
+  std::vector<std::string> origins = {};  // allowed beside our own: "https://app.example", "localhost", "*"
+  std::string host = "127.0.0.1";         // what the server is bound to
+  std::vector<std::string> hosts = {};    // further names that clients may call it by
 };
 
 class AccessGuard {

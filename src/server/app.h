@@ -19,8 +19,8 @@
 namespace gem::server {
 
 struct AppOptions {
-  AccessOptions access;
-  std::string prefix;          // of every path: "/gem"; empty: none. Begins with a slash and ends without one
+  AccessOptions access = {};
+  std::string prefix = {};     // of every path: "/gem"; empty: none. Begins with a slash and ends without one
   std::string server = "gem";  // the Server header
 };
 

@@ -16,7 +16,7 @@ enum class LogFormat { kText, kJson };
 struct LogOptions {
   LogFormat format = LogFormat::kText;
   std::string level = "info";  // trace, debug, info, warn, error, off
-  std::string file;            // empty: standard error
+  std::string file = {};       // empty: standard error
 };
 
 // Makes spdlog's default logger as said. Error(kUsage) for an unknown level, Error(kFailed) for a file that

@@ -41,8 +41,8 @@ class Histogram {
 };
 
 struct MetricsOptions {
-  bool vllm_names = false;  // vLLM's names as well
-  std::string model_name;   // their label
+  bool vllm_names = false;      // vLLM's names as well
+  std::string model_name = {};  // their label
 };
 
 class Metrics : public ServiceObserver {

@@ -427,10 +427,10 @@ TEST_F(AppTest, ExchangesAreCountedByRouteAndLoggedWithoutContents) {
                   .bytes_in = 10,
                   .bytes_out = 20,
                   .seconds = 0.5});
-  app_->finished({.method = "GET", .path = "/v1/models/a", .status = 404});
-  app_->finished({.method = "GET", .path = "/v1/models/b", .status = 404});
-  app_->finished({.method = "BREW", .path = "/wp-login.php\n\"x", .status = 404});
-  app_->finished({.method = "GET", .path = "/", .status = 0, .aborted = true});
+  app_->finished({.method = "GET", .path = "/v1/models/a", .peer = "127.0.0.1:9", .status = 404});
+  app_->finished({.method = "GET", .path = "/v1/models/b", .peer = "127.0.0.1:9", .status = 404});
+  app_->finished({.method = "BREW", .path = "/wp-login.php\n\"x", .peer = "127.0.0.1:9", .status = 404});
+  app_->finished({.method = "GET", .path = "/", .peer = "127.0.0.1:9", .status = 0, .aborted = true});
   const std::string text = call("GET", "/metrics").body;
   for (const char* sample :
        {"{method=\"POST\",route=\"/v1/chat/completions\",code=\"200\"} 1",

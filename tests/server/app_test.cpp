@@ -53,9 +53,13 @@ class AppTest : public ::testing::Test {
     app_ = std::make_unique<App>(std::move(options), metrics_, AccessLog(LogFormat::kText, logger));
   }
   void open() {
+    ModelCard card;
+    card.id = "org/demo";
+    card.created = 1780000000;
+    card.fingerprint = "gem-test";
     app_->serve({.session = demo_session(),
                  .service = service_,
-                 .card = {.id = "org/demo", .created = 1780000000, .fingerprint = "gem-test"},
+                 .card = card,
                  .defaults = testing::demo_defaults(),
                  .new_id = [](const char* prefix) { return std::string(prefix) + "1"; },
                  .now = [] { return std::int64_t{1780000000}; }});

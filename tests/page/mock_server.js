@@ -215,6 +215,7 @@ async function reply(response, body, state, context) {
       response.write(`data: ${JSON.stringify({choices: [{index: 0, delta: {content: "# Huge\n\n"}, finish_reason: null}]})}\n\n`);
       for (let i = 0; i < 3000 && !gone; ++i) {
         ++tokens;
+        if (i === 300) await new Promise((resolve) => setTimeout(resolve, 2000)); // long enough to be seen growing
         if (!send({content: line})) await new Promise((resolve) => response.once("drain", resolve).once("close", resolve));
       }
       await say("```\n" + "x = 1\n".repeat(8000) + "```\n", "content", 2000);

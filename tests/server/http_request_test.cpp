@@ -9,6 +9,8 @@
 namespace gem::server {
 namespace {
 
+using namespace std::string_literals;
+
 // Feeds the text in pieces of that size, as a connection does: what is left over is given again.
 void feed(RequestParser& parser, const std::string& text, std::size_t piece) {
   std::string pending;
@@ -108,7 +110,7 @@ TEST(HttpRequestParser, RefusesMalformedHeads) {
   EXPECT_EQ(status_of("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), 505);
   EXPECT_EQ(status_of("GET / HTTP/1.1\r\nHost: x\r\nName : v\r\n\r\n"), 400);
   EXPECT_EQ(status_of("GET / HTTP/1.1\r\nHost: x\r\nName\r\n\r\n"), 400);
-  EXPECT_EQ(status_of(std::string("GET / HTTP/1.1\r\nHost: x\r\nA: b\0c\r\n\r\n", 41)), 400);
+  EXPECT_EQ(status_of("GET / HTTP/1.1\r\nHost: x\r\nA: b\0c\r\n\r\n"s), 400);
   EXPECT_EQ(status_of("GET / HTTP/1.1\r\nHost: x\r\nA: b\nC: d\r\n\r\n"), 400);
   EXPECT_EQ(status_of("GET / HTTP/1.1\r\n\r\n"), 400);
   EXPECT_EQ(status_of("GET / HTTP/1.0\r\n\r\n"), 200);

@@ -128,8 +128,9 @@ std::string response_head(const HttpResponse& response, const Framing& framing,
     }
   }
   for (const auto& [name, value] : response.headers) {
-    const bool own = std::any_of(kTransportFields.begin(), kTransportFields.end(),
-                                 [&](std::string_view field) { return same_field_name(name, field); });
+    const bool own = std::any_of(
+        kTransportFields.begin(), kTransportFields.end(),
+        [&field = name](std::string_view own_field) { return same_field_name(field, own_field); });
     if (!own) append_field(out, name, value);
   }
   if (!framing.keep_alive) {

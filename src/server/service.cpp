@@ -258,7 +258,8 @@ void Service::Impl::end(Work& work, FinishReason reason, std::string error) {
     slot.positions = slot.shown.kept;
     slot.state = std::move(state);
     --shared->running;
-    shared->reply_seconds += (work.seconds_since_queued() - shared->reply_seconds) / 8;
+    const double seconds = work.seconds_since_queued() - work.queue_seconds();
+    shared->reply_seconds += (seconds - shared->reply_seconds) / 8;
   }
   shared->conclude(work, reason, std::move(error));
 }

@@ -59,6 +59,7 @@ class Work : public StreamSink {
   // is; else it is the stream's.
   void conclude(FinishReason reason, std::string error);
   double seconds_since_queued() const;
+  double queue_seconds() const { return queue_seconds_; }  // once it has started
 
   // StreamSink, within Engine::step
   void on_prompt(std::uint32_t done, std::uint32_t total) override;

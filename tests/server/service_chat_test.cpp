@@ -13,14 +13,20 @@ namespace {
 using testing::Client;
 using testing::Gate;
 
+const std::string kDemo = std::string(GEM_SOURCE_DIR) + "/models/gem-demo.gguf";
+
 class ServiceChat : public ::testing::Test {
  protected:
-  void SetUp() override {
-    session_ =
-        testing::gated_session(std::string(GEM_SOURCE_DIR) + "/models/gem-demo.gguf", gate_, 2, 2048, 64);
-    service_ = std::make_unique<Service>(*session_, ServiceOptions{});
-    gate_.open();
+  static void SetUpTestSuite() {
+    gate_ = std::make_unique<Gate>();
+    session_ = testing::gated_session(kDemo, *gate_, 2, 2048, 64);
+    gate_->open();
   }
+  static void TearDownTestSuite() {
+    session_.reset();
+    gate_.reset();
+  }
+  void SetUp() override { service_ = std::make_unique<Service>(*session_, ServiceOptions{}); }
 
   GenerationJob job(const std::vector<Message>& messages, bool think,
                     const std::vector<Tool>& tools = {}) const {
@@ -49,8 +55,8 @@ class ServiceChat : public ::testing::Test {
   }
   std::int32_t id(const char* marker) const { return *session_->tokenizer().special_id(marker); }
 
-  Gate gate_;
-  std::unique_ptr<Session> session_;
+  static inline std::unique_ptr<Gate> gate_;
+  static inline std::unique_ptr<Session> session_;
   std::unique_ptr<Service> service_;
 };
 
@@ -60,8 +66,7 @@ TEST_F(ServiceChat, ThoughtsThatAreStrippedCostNoMoreThanTheReply) {
   for (const bool think : {true, false}) {
     std::vector<Message> messages;
     std::vector<std::int32_t> before;
-    for (const char* question : {"What is 7 + 8?", "What is the capital of Italy?", "What is 12 + 5?",
-                                 "What is 3 + 4?", "What is the capital of France?"}) {
+    for (const char* question : {"What is 7 + 8?", "What is the capital of Italy?", "What is 3 + 4?"}) {
       messages.push_back(message("user", question));
       GenerationJob j = job(messages, think);
       const std::vector<std::int32_t> prompt = j.request.prompt;
@@ -118,8 +123,7 @@ TEST_F(ServiceChat, AThinkingBudgetClosesTheThought) {
 
 TEST_F(ServiceChat, ARunningThoughtCanBeEnded) {
   Gate gate;
-  const auto session =
-      testing::gated_session(std::string(GEM_SOURCE_DIR) + "/models/gem-demo.gguf", gate, 1, 1024, 64);
+  const auto session = testing::gated_session(kDemo, gate, 1, 1024, 64);
   Service service(*session, {});
   std::vector<GenerationJob> jobs;
   jobs.push_back(job({message("user", "What is 7 + 8?")}, true));

@@ -219,7 +219,7 @@ TEST_F(ServiceTest, ConcurrentEqualsAlone) {
   gate_.open();
   std::vector<GenerationJob> jobs;
   std::vector<std::vector<std::int32_t>> expected;
-  for (std::uint32_t i = 0; i < 9; ++i) {
+  for (std::uint32_t i = 0; i < 6; ++i) {
     jobs.push_back(job(i, 5 + 37 * i % 101, 6 + 5 * i % 23));
     expected.push_back(alone(jobs.back()));
   }
@@ -444,7 +444,7 @@ TEST_F(ServiceTest, ManyClientsComeAndGoFromManyThreads) {
   for (unsigned t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       std::mt19937 random(t);
-      for (int i = 0; i < 12; ++i) {
+      for (int i = 0; i < 6; ++i) {
         std::vector<GenerationJob> jobs(1 + random() % 2, base);
         std::vector<Client> clients;
         try {

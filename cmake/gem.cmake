@@ -64,6 +64,7 @@ function(gem_test name)
     target_link_libraries(test_${name} PRIVATE gem_cuda)
   endif()
   target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+  target_compile_options(test_${name} PRIVATE -O1)  # the tests' own code: compiling it is what takes time
   target_compile_definitions(test_${name} PRIVATE GEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   gtest_discover_tests(test_${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
     PROPERTIES TIMEOUT 600 SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")

@@ -99,8 +99,15 @@ void ThreadPool::work(unsigned thread) {
   for (;;) {
     seen = wait_for_change(generation_, seen);
     if (stopping_.load(std::memory_order_relaxed)) return;
-    run_pieces(thread);
-    if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_one();
+    unsigned state = state_.load(std::memory_order_acquire);
+    while ((state & kOpen) != 0) {
+      if (!state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel,
+                                        std::memory_order_acquire))
+        continue;
+      run_pieces(thread);
+      if (state_.fetch_sub(1, std::memory_order_acq_rel) == 1) state_.notify_one();
+      break;
+    }
   }
 }
 
@@ -115,11 +122,13 @@ void ThreadPool::parallel_for(std::size_t count, std::size_t grain, const Body& 
   grain_ = grain;
   body_ = &body;
   next_.store(0, std::memory_order_relaxed);
-  busy_.store(static_cast<unsigned>(workers_.size()), std::memory_order_relaxed);
+  state_.store(kOpen, std::memory_order_release);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
   run_pieces(0);
-  for (unsigned left = busy_.load(std::memory_order_acquire); left != 0;) left = wait_for_change(busy_, left);
+  // All pieces are taken. Who has not joined by now is not waited for: on a busy machine that may take long.
+  unsigned joined = state_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
+  while (joined != 0) joined = wait_for_change(state_, joined);
 }
 
 }  // namespace gem

@@ -40,8 +40,9 @@ class ThreadPool {
 
   std::vector<std::thread> workers_;
   std::atomic<unsigned> generation_{0};  // counts loops; workers wait for it to change
-  std::atomic<unsigned> busy_{0};        // workers still in the current loop
-  std::atomic<std::size_t> next_{0};     // first index not yet taken
+  static constexpr unsigned kOpen = 1u << 31;
+  std::atomic<unsigned> state_{0};    // workers in the current loop, and whether others may still join
+  std::atomic<std::size_t> next_{0};  // first index not yet taken
   std::atomic<bool> stopping_{false};
   std::size_t count_ = 0;
   std::size_t grain_ = 1;

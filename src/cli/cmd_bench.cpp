@@ -19,6 +19,7 @@ struct Options {
   std::vector<std::uint32_t> prompt = {128};
   std::vector<std::uint32_t> depths = {0};
   std::vector<std::uint32_t> streams = {1};
+  std::vector<std::uint32_t> rows;
   std::uint32_t tokens = 16;
   std::uint32_t repeat = 3;
   bool json = false;
@@ -36,9 +37,10 @@ double median(std::vector<double> v) {
 struct Line {
   std::string test;
   std::uint32_t tokens = 0, depth = 0, streams = 1;
-  double seconds = 0;    // median of the repeats
-  double rate = 0;       // tokens a second, all streams
-  double bandwidth = 0;  // decode: bytes of weights and cache read a second
+  double seconds = 0;     // median of the repeats
+  double rate = 0;        // tokens a second, all streams
+  double bandwidth = 0;   // decode and rows: bytes of weights and cache read a second
+  double operations = 0;  // prompt: of the matrices a second, two a multiply-add
 };
 
 class Bench {
@@ -46,7 +48,9 @@ class Bench {
   explicit Bench(const Options& o)
       : o_(o),
         model_(Model::load(o.model.path(), {.any_geometry = o.model.any_geometry})),
-        backend_(make_backend(parse_backend(o.model.backend), *model_, o.model.threads)) {}
+        backend_(make_backend(parse_backend(o.model.backend), *model_, o.model.threads)) {
+    backend_->load_weights();
+  }
 
   const Model& model() const { return *model_; }
   const Backend& backend() const { return *backend_; }
@@ -62,8 +66,29 @@ class Bench {
       fill(*cache, tokens, true);
       times.push_back(now() - start);
     }
-    Line line{"prompt", tokens, depth, 1, median(times), 0, 0};
+    Line line{"prompt", tokens, depth, 1, median(times)};
     line.rate = tokens / line.seconds;
+    line.operations = operations_per_token() * line.rate;
+    return line;
+  }
+
+  // Rounds of `rows` rows of one stream with all their logits, as a drafter's tokens are verified.
+  Line verify(std::uint32_t rows, std::uint32_t depth) {
+    auto cache = new_cache(depth + rows);
+    fill(*cache, depth);
+    std::vector<double> times;
+    for (std::uint32_t i = 0; i < o_.repeat * std::max(o_.tokens, 1u); ++i) {
+      restore(cache, depth, depth + rows);
+      std::vector<std::int32_t> ids(rows);
+      for (std::int32_t& id : ids) id = any_token();
+      const Span span[] = {{cache.get(), ids, {}, Wanted::kAll, Wanted::kNothing}};
+      const double start = now();
+      run_round(*backend_, model_->geometry().layers.size(), span);
+      times.push_back(now() - start);
+    }
+    Line line{"rows", rows, depth, 1, median(times)};
+    line.rate = rows / line.seconds;
+    line.bandwidth = (weight_bytes() + cache_bytes(depth)) / line.seconds;
     return line;
   }
 
@@ -90,7 +115,7 @@ class Bench {
       }
       times.push_back(now() - start);
     }
-    Line line{"decode", o_.tokens, depth, streams, median(times), 0, 0};
+    Line line{"decode", o_.tokens, depth, streams, median(times)};
     line.rate = o_.tokens * streams / line.seconds;
     line.bandwidth = (weight_bytes() + streams * cache_bytes(depth)) * o_.tokens / line.seconds;
     return line;
@@ -127,9 +152,19 @@ class Bench {
   // Matrices of all layers and the head, each read once a round. (The table is the head; single rows of it as
   // input.)
   double weight_bytes() const {
+    if (const auto bytes = backend_->weight_bytes()) return static_cast<double>(*bytes);
     double sum = 0;
     for (const TensorView& t : model_->checkpoint().tensors()) sum += static_cast<double>(t.bytes.size());
     return sum;
+  }
+  // Two for each weight of the layers' matrices; the head is needed once a prompt.
+  double operations_per_token() const {
+    double weights = 0;
+    for (const LayerWeights& l : model_->weights().layers) {
+      for (const Matrix* m : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down})
+        weights += static_cast<double>(m->rows) * m->cols;
+    }
+    return 2 * weights;
   }
   // Keys and values that a row at this depth reads.
   double cache_bytes(std::uint32_t depth) const {
@@ -153,6 +188,7 @@ class Bench {
 void check_lengths(const Options& o, std::uint32_t trained) {
   std::uint64_t longest = o.tokens;
   for (const std::uint32_t tokens : o.prompt) longest = std::max<std::uint64_t>(longest, tokens);
+  for (const std::uint32_t rows : o.rows) longest = std::max<std::uint64_t>(longest, rows);
   for (const std::uint32_t depth : o.depths) {
     if (depth + longest > trained)
       fail(ErrorCode::kUsage, "{} tokens at a depth of {} were asked for, the model was trained for {}",
@@ -168,13 +204,14 @@ void run(const Options& o) {
     lines.push_back(line);
     if (o.json) return;
     if (lines.size() == 1) {
-      fmt::print("{}, {}\n{:<8} {:>7} {:>8} {:>8} {:>10} {:>12} {:>8}\n", bench.model().profile().title,
+      fmt::print("{}, {}\n{:<8} {:>7} {:>8} {:>8} {:>10} {:>12} {:>8} {:>9}\n", bench.model().profile().title,
                  bench.backend().description(), "test", "tokens", "depth", "streams", "seconds", "tokens/s",
-                 "GB/s");
+                 "GB/s", "GFLOP/s");
     }
-    fmt::print("{:<8} {:>7} {:>8} {:>8} {:>10.3f} {:>12.2f} {:>8}\n", line.test, line.tokens, line.depth,
-               line.streams, line.seconds, line.rate,
-               line.bandwidth > 0 ? fmt::format("{:.1f}", line.bandwidth / 1e9) : "");
+    fmt::print("{:<8} {:>7} {:>8} {:>8} {:>10.3f} {:>12.2f} {:>8} {:>9}\n", line.test, line.tokens,
+               line.depth, line.streams, line.seconds, line.rate,
+               line.bandwidth > 0 ? fmt::format("{:.1f}", line.bandwidth / 1e9) : "",
+               line.operations > 0 ? fmt::format("{:.0f}", line.operations / 1e9) : "");
     std::fflush(stdout);
   };
   for (const std::uint32_t depth : o.depths) {
@@ -184,6 +221,7 @@ void run(const Options& o) {
     for (const std::uint32_t streams : o.streams) {
       if (o.tokens > 0) add(bench.decode(depth, streams));
     }
+    for (const std::uint32_t rows : o.rows) add(bench.verify(rows, depth));
   }
   if (!o.json) return;
   nlohmann::ordered_json j;
@@ -198,6 +236,7 @@ void run(const Options& o) {
                                 {"depth", l.depth},     {"streams", l.streams},
                                 {"seconds", l.seconds}, {"tokens_per_second", l.rate}};
     if (l.bandwidth > 0) r["gigabytes_per_second"] = l.bandwidth / 1e9;
+    if (l.operations > 0) r["gigaflops"] = l.operations / 1e9;
     j["results"].push_back(std::move(r));
   }
   fmt::print("{}\n", j.dump(2));
@@ -220,6 +259,9 @@ void add_bench(CLI::App& app) {
       ->delimiter(',')
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
+  sub->add_option("--rows", o->rows, "Rows of one stream in a round, all with logits (a verify window)")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 256));
   sub->add_option("-r,--repeat", o->repeat, "Runs of each test; the median counts")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

@@ -13,6 +13,7 @@ void add_agent(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_logits(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_profile(CLI::App& app);
 void add_check(CLI::App& app);
 void add_synth(CLI::App& app);
 void add_tokenize(CLI::App& app);

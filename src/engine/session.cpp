@@ -48,6 +48,7 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
     fail(ErrorCode::kRefused, "{}: the tokenizer has {} pieces, the table {} rows", options.model,
          s->tokenizer_->size(), g.vocab);
   }
+  s->backend_->load_weights();  // now that nothing is refused any more
   s->engine_ = std::make_unique<Engine>(
       *s->model_, *s->backend_,
       EngineOptions{

@@ -1,6 +1,7 @@
 // The contracts of the diagnostic verbs, and the exit statuses.
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "command.h"
 #include "formats/safetensors.h"
@@ -147,15 +148,34 @@ TEST(Command, AFullDiskOrAClosedPipeIsAnError) {
 }
 
 TEST(Command, BenchGivesItsFiguresAsJson) {
-  const Outcome o = gem_command("bench --json -p 8 -n 2 -r 1 --depth 0,200 --streams 1,3");
+  const Outcome o = gem_command("bench --json -p 8 -n 2 -r 1 --depth 0,200 --streams 1,3 --rows 4");
   ASSERT_EQ(o.status, 0) << o.err;
   const json j = json::parse(o.out);
   EXPECT_EQ(j["profile"], "demo");
-  ASSERT_EQ(j["results"].size(), 6u);
+  ASSERT_EQ(j["results"].size(), 8u);
   for (const json& r : j["results"]) {
     EXPECT_GT(r["tokens_per_second"].get<double>(), 0);
-    EXPECT_EQ(r.contains("gigabytes_per_second"), r["test"] == "decode");
+    EXPECT_EQ(r.contains("gigabytes_per_second"), r["test"] != "prompt");
+    EXPECT_EQ(r.contains("gigaflops"), r["test"] == "prompt");
   }
+}
+
+TEST(Command, ProfileGivesEveryStage) {
+  for (const char* rows : {"1", "16"}) {
+    const Outcome o = gem_command(std::string("profile --json -r 2 --depth 300 --rows ") + rows);
+    ASSERT_EQ(o.status, 0) << o.err;
+    const json j = json::parse(o.out);
+    EXPECT_EQ(j["rows"], std::stoi(rows));
+    std::set<std::string> stages;
+    double sum = 0;
+    for (const json& s : j["stages"]) {
+      stages.insert(s["stage"].get<std::string>());
+      sum += s["seconds"].get<double>();
+    }
+    EXPECT_EQ(stages.size(), 9u) << o.out;
+    EXPECT_GT(sum, 0);
+  }
+  EXPECT_EQ(gem_command("profile --depth 4000000000").status, 2);
 }
 
 TEST(Command, CheckPassesOnTheBundledModel) {

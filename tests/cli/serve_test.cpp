@@ -53,6 +53,17 @@ std::string content_of(const HttpReply& reply) {
   return Json::parse(reply.body)["choices"][0]["message"]["content"];
 }
 
+// Twenty long replies for one slot, of which the first is being made: work for a long while.
+std::vector<std::unique_ptr<Client>> long_work(std::uint16_t port) {
+  std::vector<std::unique_ptr<Client>> streams;
+  for (int i = 0; i < 20; ++i) {
+    streams.push_back(std::make_unique<Client>(port));
+    streams.back()->send("POST", "/v1/chat/completions", kLongStream);
+    if (i == 0) EXPECT_TRUE(streams[0]->read_until("\"content\":\""));
+  }
+  return streams;
+}
+
 TEST(Serve, AnswersAChatAndStops) {
   Server server({"--alias", "the-model"});
   EXPECT_NE(server.process().out().find("serves the-model"), std::string::npos) << server.process().out();
@@ -153,13 +164,7 @@ TEST(Serve, TermLetsARunningStreamEnd) {
 
 TEST(Serve, ASecondSignalStopsAtOnce) {
   Server server({"--parallel", "1", "--queue", "100"});
-  // Work for a long while.
-  std::vector<std::unique_ptr<Client>> streams;
-  for (int i = 0; i < 20; ++i) {
-    streams.push_back(std::make_unique<Client>(server.port()));
-    streams.back()->send("POST", "/v1/chat/completions", kLongStream);
-  }
-  ASSERT_TRUE(streams[0]->read_until("\"content\":\""));
+  const auto streams = long_work(server.port());
   server.process().send(SIGTERM);
   EXPECT_TRUE(eventually([&] { return server.process().err().find("finishing") != std::string::npos; }));
   EXPECT_TRUE(server.process().running());
@@ -171,12 +176,7 @@ TEST(Serve, ASecondSignalStopsAtOnce) {
 
 TEST(Serve, TheDrainTimeoutEndsWhatDoesNotEnd) {
   Server server({"--parallel", "1", "--queue", "100", "--drain-timeout", "0.05"});
-  std::vector<std::unique_ptr<Client>> streams;
-  for (int i = 0; i < 20; ++i) {
-    streams.push_back(std::make_unique<Client>(server.port()));
-    streams.back()->send("POST", "/v1/chat/completions", kLongStream);
-  }
-  ASSERT_TRUE(streams[0]->read_until("\"content\":\""));
+  const auto streams = long_work(server.port());
   server.process().send(SIGTERM);
   EXPECT_EQ(server.process().wait(), 1);
 }

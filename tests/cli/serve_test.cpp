@@ -59,7 +59,9 @@ std::vector<std::unique_ptr<Client>> long_work(std::uint16_t port) {
   for (int i = 0; i < 20; ++i) {
     streams.push_back(std::make_unique<Client>(port));
     streams.back()->send("POST", "/v1/chat/completions", kLongStream);
-    if (i == 0) EXPECT_TRUE(streams[0]->read_until("\"content\":\""));
+    if (i == 0) {
+      EXPECT_TRUE(streams[0]->read_until("\"content\":\""));
+    }
   }
   return streams;
 }

@@ -529,8 +529,9 @@ TEST_F(ServiceTest, PromptsFindTheirSlot) {
   const GenerationJob a = job(1, 90, 100), b = job(2, 50, 6), c = job(3, 40, 6);
   EXPECT_EQ(ask(a), 0u);
   EXPECT_EQ(ask(b), 0u);
+  EXPECT_EQ(ask(longer(b, 401)), 50u);  // not in the place of a, which was used before
   EXPECT_EQ(ask(longer(a, 400)), 90u);  // though its reply was three windows long
-  EXPECT_EQ(ask(longer(b, 401)), 50u);
+  EXPECT_EQ(ask(longer(b, 401)), 58u);  // the same again: all but the last token
   EXPECT_EQ(ask(c), 0u);  // in the place of a
   EXPECT_EQ(ask(longer(b, 402)), 50u);
   EXPECT_EQ(ask(longer(c, 403)), 40u);
@@ -564,8 +565,8 @@ TEST_F(ServiceTest, ABusySlotIsNotErased) {
 TEST_F(ServiceTest, AKeptStateIsNotGivenUpForLittle) {
   Service& service = serve(2);
   gate_.open();
-  const GenerationJob first = job(1, 60, 4);
-  GenerationJob other = job(2, 60, 4);
+  const GenerationJob first = job(1, 40, 4);
+  GenerationJob other = job(2, 40, 4);
   std::copy_n(first.request.prompt.begin(), 10, other.request.prompt.begin());
   Client a = submit(first);
   a.finish();
@@ -576,7 +577,7 @@ TEST_F(ServiceTest, AKeptStateIsNotGivenUpForLittle) {
   GenerationJob next = first;
   next.request.prompt.push_back(400);
   Client c = submit(next);
-  EXPECT_EQ(c.finish().times.reused, 60u);
+  EXPECT_EQ(c.finish().times.reused, 40u);
 }
 
 TEST(PromptProgress, LongPromptsAreLoggedEvery4096Tokens) {

@@ -59,7 +59,7 @@ std::string body_of(const std::string& response) {
 
 TEST_F(Agent, RunsHaxAgainstItsServer) {
   install(R"sh(
-env >"$OUT/env"
+tr '\0' '\n' <"/proc/$$/environ" >"$OUT/env"
 printf '%s\n' "$@" >"$OUT/arguments"
 request GET "$HAX_LLAMACPP_BASE_URL/models" >"$OUT/models"
 request GET "$root/props?model=$HAX_MODEL" >"$OUT/props"
@@ -89,7 +89,8 @@ exit 7
 
   std::map<std::string, std::string> env;
   for (const std::string& line : lines_of(file("env")))
-    env[line.substr(0, line.find('='))] = line.substr(line.find('=') + 1);
+    EXPECT_TRUE(env.emplace(line.substr(0, line.find('=')), line.substr(line.find('=') + 1)).second)
+        << "twice: " << line;
   EXPECT_EQ(env["HAX_PROVIDER"], "llama.cpp");
   EXPECT_EQ(env["HAX_MODEL"], "gem-demo");
   EXPECT_TRUE(env["HAX_LLAMACPP_BASE_URL"].starts_with("http://127.0.0.1:")) << env["HAX_LLAMACPP_BASE_URL"];

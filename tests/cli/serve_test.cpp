@@ -165,7 +165,7 @@ TEST(Serve, TermLetsARunningStreamEnd) {
 }
 
 TEST(Serve, ASecondSignalStopsAtOnce) {
-  Server server({"--parallel", "1", "--queue", "100"});
+  Server server({"--parallel", "1", "--queue", "100", "--drain-timeout", "600"});
   const auto streams = long_work(server.port());
   server.process().send(SIGTERM);
   EXPECT_TRUE(eventually([&] { return server.process().err().find("finishing") != std::string::npos; }));

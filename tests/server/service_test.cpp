@@ -532,7 +532,7 @@ TEST_F(ServiceTest, PromptsFindTheirSlot) {
   EXPECT_EQ(ask(longer(b, 401)), 50u);  // not in the place of a, which was used before
   EXPECT_EQ(ask(longer(a, 400)), 90u);  // though its reply was three windows long
   EXPECT_EQ(ask(longer(b, 401)), 58u);  // the same again: all but the last token
-  EXPECT_EQ(ask(c), 0u);  // in the place of a
+  EXPECT_EQ(ask(c), 0u);                // in the place of a
   EXPECT_EQ(ask(longer(b, 402)), 50u);
   EXPECT_EQ(ask(longer(c, 403)), 40u);
   EXPECT_LE(ask(longer(a, 400)), 1u);  // all prompts share their first token

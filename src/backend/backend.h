@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,8 +21,12 @@
 
 #include "backend/geometry.h"
 #include "backend/kv_cache.h"
+#include "base/error.h"
 
 namespace gem {
+
+// Told of stored weights that are not read again once they are packed.
+using ReleaseWeights = std::function<void(std::span<const std::byte>)>;
 
 // A contiguous run of rows of one stream within a round.
 struct RowSpan {
@@ -37,6 +42,7 @@ struct RoundRows {
   std::span<const float> embeddings;          // [given rows, hidden], already scaled, in row order
   std::span<const std::uint32_t> final_rows;  // rows that go through final_norm (ascending)
   std::span<const std::uint32_t> logit_rows;  // indices into final_rows that go through head (ascending)
+  std::span<const float> hidden = {};  // assistants: [rows, backbone], the target's row beside each token
 };
 
 enum class Activation : std::uint8_t {
@@ -48,6 +54,7 @@ enum class Activation : std::uint8_t {
   kFfn,        // [rows, ffn], gelu(gate) * up
   kFinal,      // [final rows, hidden], after final_norm
   kLogits,     // [logit rows, vocab], after the softcap
+  kNext,       // assistants: [final rows, backbone], after post_project
 };
 
 class Backend {
@@ -71,6 +78,15 @@ class Backend {
   // does it where nobody did. Error(kTooLarge) when there is no room.
   virtual void load_weights() {}
 
+  // A backend of the same kind for an assistant that reads the caches of this one, with this one's threads:
+  // its rows name a cache and the position that their queries take (RoPE and window), the keys are those that
+  // the cache holds. Not to be used at the same time as this one. Error(kUsage) where drafts() says no.
+  virtual std::unique_ptr<Backend> new_assistant(const Geometry&, const Weights&, ReleaseWeights) {
+    fail(ErrorCode::kUsage, "the {} backend does not draft yet", name());
+  }
+  // Whether rounds may verify drafts: several decode rows of a stream, rolled back afterwards.
+  virtual bool drafts() const { return false; }
+
   // All stages of a round that has begun, where a backend has a faster way than one after the other, with the
   // same results. False: nothing was done.
   virtual bool run_all() { return false; }
@@ -86,6 +102,7 @@ class Backend {
   virtual void ffn_output(std::uint32_t layer) = 0;   // ffn -> residual (down, post norm, add, layer scalar)
   virtual void final_norm() = 0;                      // residual of final_rows -> final
   virtual void head() = 0;                            // final of logit_rows -> logits
+  virtual void post_project() {}                      // assistants: final -> next
 
   // Stage borders. `values` is row-major in the shape that Activation names, for the current round.
   virtual std::vector<float> read(Activation which) const = 0;

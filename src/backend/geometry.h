@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/storage.h"
@@ -18,6 +19,9 @@ struct LayerGeometry {
   std::uint32_t kv_heads = 0;
   bool value_from_key =
       false;  // full layers of the large models: V is the K projection before its norm and RoPE
+  // Assistants: the target's layer whose keys and values this one reads. It has no K and V of its own, and
+  // sees the keys before its row's position only.
+  std::optional<std::uint32_t> kv_source = std::nullopt;
 };
 
 struct Geometry {
@@ -32,6 +36,7 @@ struct Geometry {
   float embedding_multiplier = 0;  // GGUF: f32 sqrt(hidden)
   double rope_base_sliding = 0;
   double rope_base_full = 0;
+  std::uint32_t backbone = 0;  // assistants: hidden width of the target; 0: a trunk
   std::vector<LayerGeometry> layers;
 
   std::uint32_t query_width(std::size_t layer) const { return heads * layers[layer].head_dim; }
@@ -65,6 +70,12 @@ struct Weights {
   // the rest. Sliding layers rotate every pair.
   std::vector<float> rope_divisors;
   std::vector<LayerWeights> layers;
+
+  // Assistants: x = pre [target_embd[token] * target_multiplier ; hidden row], next hidden row = post y.
+  Matrix pre_projection;   // [hidden, 2 * backbone]
+  Matrix post_projection;  // [backbone, hidden]
+  Matrix target_embd;      // [vocab, backbone], the target's input table
+  float target_multiplier = 1;
 };
 
 }  // namespace gem

@@ -48,19 +48,25 @@ Weights bind_weights(const Checkpoint& c, const Profile& profile) {
     w.rope_divisors = vector_of(c, "rope_freqs.weight");
     check_rope_divisors(w.rope_divisors);
   }
+  if (profile.role == ModelRole::kAssistant) {
+    w.pre_projection = matrix_of(c, "nextn.pre_projection.weight");
+    w.post_projection = matrix_of(c, "nextn.post_projection.weight");
+  }
   for (std::size_t i = 0; i < g.layers.size(); ++i) {
     const std::string blk = "blk." + std::to_string(i) + ".";
     LayerWeights l;
     l.attn_norm = vector_of(c, blk + "attn_norm.weight");
     l.q_norm = vector_of(c, blk + "attn_q_norm.weight");
-    l.k_norm = vector_of(c, blk + "attn_k_norm.weight");
     l.post_attention_norm = vector_of(c, blk + "post_attention_norm.weight");
     l.ffn_norm = vector_of(c, blk + "ffn_norm.weight");
     l.post_ffw_norm = vector_of(c, blk + "post_ffw_norm.weight");
     l.output_scale = vector_of(c, blk + "layer_output_scale.weight").front();
     l.q = matrix_of(c, blk + "attn_q.weight");
-    l.k = matrix_of(c, blk + "attn_k.weight");
-    if (!g.layers[i].value_from_key) l.v = matrix_of(c, blk + "attn_v.weight");
+    if (profile.role == ModelRole::kTrunk) {
+      l.k_norm = vector_of(c, blk + "attn_k_norm.weight");
+      l.k = matrix_of(c, blk + "attn_k.weight");
+      if (!g.layers[i].value_from_key) l.v = matrix_of(c, blk + "attn_v.weight");
+    }
     l.o = matrix_of(c, blk + "attn_output.weight");
     l.gate = matrix_of(c, blk + "ffn_gate.weight");
     l.up = matrix_of(c, blk + "ffn_up.weight");

@@ -9,7 +9,7 @@
 namespace gem {
 
 // Error(kRefused) when a vector holds NaN or infinity or rope_freqs.weight is not 1 for the rotated quarter
-// of the pairs and huge for the rest. Trunks only.
+// of the pairs and huge for the rest. An assistant's target table is left to its caller.
 Weights bind_weights(const Checkpoint& checkpoint, const Profile& profile);
 
 }  // namespace gem

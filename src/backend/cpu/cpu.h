@@ -2,16 +2,11 @@
 // kernels.
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <span>
 
 #include "backend/backend.h"
 
 namespace gem {
-
-// Told of stored weights that are not read again once they are packed.
-using ReleaseWeights = std::function<void(std::span<const std::byte>)>;
 
 // `weights` must outlive the backend; they are packed by load_weights(). `threads` 0: one a physical core.
 // Error(kUsage) when GEM_CPU_ISA names an instruction set that is unknown or not supported here.

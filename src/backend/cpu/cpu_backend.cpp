@@ -21,13 +21,17 @@ using cpu::Product;
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const Geometry& geometry, const Weights& weights, unsigned threads, ReleaseWeights release)
+  CpuBackend(const Geometry& geometry, const Weights& weights, std::shared_ptr<ThreadPool> pool,
+             ReleaseWeights release)
       : g_(geometry),
         w_(weights),
         k_(cpu::choose_kernels()),
-        pool_(threads),
+        shared_pool_(std::move(pool)),
+        pool_(*shared_pool_),
         release_(std::move(release)),
-        head_(weights.token_embd) {
+        head_(weights.token_embd),
+        pre_(weights.pre_projection),
+        post_(weights.post_projection) {
     for (const LayerWeights& l : weights.layers) {
       layers_.push_back({PackedMatrix(l.q), PackedMatrix(l.k), PackedMatrix(l.v), PackedMatrix(l.o),
                          PackedMatrix(l.gate), PackedMatrix(l.up), PackedMatrix(l.down)});
@@ -61,8 +65,15 @@ class CpuBackend final : public Backend {
     const std::uint64_t floats =
         rows * (4ull * g_.hidden + 2 * query + 2 * kv + 2ull * g_.ffn) + std::uint64_t{logit_rows} * g_.vocab;
     return floats * sizeof(float) + Operand::bytes(rows, g_.hidden) + Operand::bytes(rows, query) +
-           Operand::bytes(rows, g_.ffn) + attention;
+           Operand::bytes(rows, g_.ffn) + Operand::bytes(rows, 2 * g_.backbone) +
+           rows * 4 * g_.backbone * sizeof(float) + attention;
   }
+
+  std::unique_ptr<Backend> new_assistant(const Geometry& geometry, const Weights& weights,
+                                         ReleaseWeights release) override {
+    return std::make_unique<CpuBackend>(geometry, weights, shared_pool_, std::move(release));
+  }
+  bool drafts() const override { return true; }
 
   std::optional<std::uint64_t> weight_bytes() const override {
     std::uint64_t sum = 0;
@@ -90,6 +101,7 @@ class CpuBackend final : public Backend {
     load_weights();
     tokens_.assign(round.tokens.begin(), round.tokens.end());
     embeddings_ = round.embeddings;
+    hidden_ = round.hidden;
     final_rows_.assign(round.final_rows.begin(), round.final_rows.end());
     logit_rows_.assign(round.logit_rows.begin(), round.logit_rows.end());
     rows_ = tokens_.size();
@@ -103,6 +115,7 @@ class CpuBackend final : public Backend {
   }
 
   void embed() override {
+    if (g_.backbone != 0) return embed_pairs();
     std::vector<std::size_t> given(rows_);  // index of the given embedding a row takes
     std::size_t count = 0;
     for (std::size_t r = 0; r < rows_; ++r) given[r] = tokens_[r] < 0 ? count++ : 0;
@@ -123,7 +136,9 @@ class CpuBackend final : public Backend {
     query_.resize(rows_ * g_.query_width(layer));
     key_.resize(rows_ * g_.kv_width(layer));
     value_.resize(key_.size());
-    std::vector<Product> products = {{&w.q, query_.data()}, {&w.k, key_.data()}};
+    std::vector<Product> products = {{&w.q, query_.data()}};
+    if (g_.layers[layer].kv_source) return cpu::multiply(normed_operand_, products, k_, pool_);
+    products.push_back({&w.k, key_.data()});
     const bool from_key = g_.layers[layer].value_from_key;
     if (!from_key) products.push_back({&w.v, value_.data()});
     cpu::multiply(normed_operand_, products, k_, pool_);
@@ -143,6 +158,7 @@ class CpuBackend final : public Backend {
         rms_norm(q, q, d, w.q_norm.data());
         rotate(q, d, cosine);
       }
+      if (l.kv_source) return;
       for (std::size_t head = 0; head < l.kv_heads; ++head) {
         float* k = key_.data() + r * kv_width + head * d;
         float* v = value_.data() + r * kv_width + head * d;
@@ -161,9 +177,10 @@ class CpuBackend final : public Backend {
     attention_.resize(rows_ * g_.query_width(layer));
     rows_seen_.clear();
     for (std::size_t r = 0; r < rows_; ++r) {
-      const std::uint32_t last = row_[r].position;
+      const std::uint32_t position = row_[r].position;
+      const std::uint32_t last = l.kv_source ? row_[r].cache->length() - 1 : position;
       const std::uint32_t first =
-          l.kind == LayerKind::kSliding && last + 1 > g_.window ? last + 1 - g_.window : 0;
+          l.kind == LayerKind::kSliding && position + 1 > g_.window ? position + 1 - g_.window : 0;
       const std::size_t at = r * g_.query_width(layer);
       rows_seen_.push_back({row_[r].cache, first, last, query_.data() + at, attention_.data() + at});
     }
@@ -222,6 +239,13 @@ class CpuBackend final : public Backend {
     });
   }
 
+  void post_project() override {
+    next_.resize(final_rows_.size() * g_.backbone);
+    if (next_.empty()) return;
+    normed_operand_.assign(final_.data(), final_rows_.size(), g_.hidden);
+    multiply_one(normed_operand_, post_, next_.data());
+  }
+
   std::vector<float> read(Activation which) const override {
     return const_cast<CpuBackend*>(this)->buffer(which);
   }
@@ -248,6 +272,9 @@ class CpuBackend final : public Backend {
       for (PackedMatrix* m : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) body(*m);
     }
     body(head_);
+    if (g_.backbone == 0) return;
+    body(pre_);
+    body(post_);
   }
   template <typename Body>
   void for_matrices(const Body& body) const {
@@ -272,6 +299,8 @@ class CpuBackend final : public Backend {
         return final_;
       case Activation::kLogits:
         return logits_;
+      case Activation::kNext:
+        return next_;
     }
     fail(ErrorCode::kFailed, "no such activation");
   }
@@ -283,6 +312,21 @@ class CpuBackend final : public Backend {
     pool_.parallel_for(rows_, grain, [&](std::size_t begin, std::size_t end, unsigned) {
       for (std::size_t r = begin; r < end; ++r) body(r);
     });
+  }
+
+  // An assistant's rows: the target's embedding of the token, then the target's hidden row.
+  void embed_pairs() {
+    const std::size_t width = g_.backbone;
+    pairs_.resize(rows_ * 2 * width);
+    for_rows([&](std::size_t r) {
+      float* pair = pairs_.data() + r * 2 * width;
+      const Matrix& table = w_.target_embd;
+      k_.expand(table.type, table.row(static_cast<std::size_t>(tokens_[r])), pair, width);
+      for (std::size_t i = 0; i < width; ++i) pair[i] *= w_.target_multiplier;
+      std::copy_n(hidden_.data() + r * width, width, pair + width);
+    });
+    pairs_operand_.assign(pairs_.data(), rows_, 2 * width);
+    multiply_one(pairs_operand_, pre_, residual_.data());
   }
 
   void multiply_one(Operand& x, const PackedMatrix& matrix, float* out) {
@@ -356,20 +400,22 @@ class CpuBackend final : public Backend {
 
   cpu::AttentionShape shape(std::size_t layer) const {
     const LayerGeometry& l = g_.layers[layer];
-    return {layer, g_.heads, l.kv_heads, l.head_dim};
+    return {l.kv_source.value_or(static_cast<std::uint32_t>(layer)), g_.heads, l.kv_heads, l.head_dim};
   }
 
   const Geometry& g_;
   const Weights& w_;
   const Kernels& k_;
-  ThreadPool pool_;
+  std::shared_ptr<ThreadPool> shared_pool_;  // with the assistant's backend
+  ThreadPool& pool_;
   ReleaseWeights release_;
   std::vector<PackedLayer> layers_;
-  PackedMatrix head_;  // the table; its rows as input are read from the checkpoint
+  PackedMatrix head_;        // the table; its rows as input are read from the checkpoint
+  PackedMatrix pre_, post_;  // assistants
   bool loaded_ = false;
 
   std::vector<std::int32_t> tokens_;
-  std::span<const float> embeddings_;
+  std::span<const float> embeddings_, hidden_;
   std::vector<std::uint32_t> final_rows_, logit_rows_;
   std::vector<Row> row_;
   std::size_t rows_ = 0;
@@ -377,17 +423,18 @@ class CpuBackend final : public Backend {
   std::vector<double> frequencies_;
   std::vector<float> rope_;
   std::vector<float> residual_, normed_, query_, key_, value_, attention_, branch_, ffn_, up_, final_,
-      logits_;
+      logits_, pairs_, next_;
   std::vector<cpu::AttentionRow> rows_seen_;
   cpu::Attention softmax_;
-  Operand normed_operand_, attention_operand_, ffn_operand_;
+  Operand normed_operand_, attention_operand_, ffn_operand_, pairs_operand_;
 };
 
 }  // namespace
 
 std::unique_ptr<Backend> make_cpu_backend(const Geometry& geometry, const Weights& weights, unsigned threads,
                                           ReleaseWeights release) {
-  return std::make_unique<CpuBackend>(geometry, weights, threads, std::move(release));
+  return std::make_unique<CpuBackend>(geometry, weights, std::make_shared<ThreadPool>(threads),
+                                      std::move(release));
 }
 
 }  // namespace gem

@@ -617,6 +617,8 @@ class CudaBackend final : public Backend {
         return read_final();
       case Activation::kLogits:
         return logits_.download(std::size_t{logit_count_} * g_.vocab, stream_);
+      case Activation::kNext:
+        break;  // assistants do not run here yet
     }
     fail(ErrorCode::kFailed, "no such activation");
   }
@@ -690,6 +692,7 @@ void CudaBackend::write(Activation which, std::span<const float> values) {
       return;
     }
     case Activation::kLogits:
+    case Activation::kNext:
       return;
   }
 }

@@ -105,10 +105,17 @@ class OracleBackend final : public Backend {
            (rows * (3ull * g_.hidden + 2ull * g_.ffn + 4ull * widest) + std::uint64_t{logit_rows} * g_.vocab);
   }
 
+  std::unique_ptr<Backend> new_assistant(const Geometry& geometry, const Weights& weights,
+                                         ReleaseWeights) override {
+    return std::make_unique<OracleBackend>(geometry, weights);
+  }
+  bool drafts() const override { return true; }
+
   void begin(const RoundRows& round) override {
     spans_.assign(round.spans.begin(), round.spans.end());
     tokens_.assign(round.tokens.begin(), round.tokens.end());
     embeddings_.assign(round.embeddings.begin(), round.embeddings.end());
+    hidden_.assign(round.hidden.begin(), round.hidden.end());
     final_rows_.assign(round.final_rows.begin(), round.final_rows.end());
     logit_rows_.assign(round.logit_rows.begin(), round.logit_rows.end());
     rows_ = tokens_.size();
@@ -124,6 +131,7 @@ class OracleBackend final : public Backend {
   }
 
   void embed() override {
+    if (g_.backbone != 0) return embed_pairs();
     std::size_t given = 0;
     std::vector<float> row(g_.hidden);
     for (std::size_t r = 0; r < rows_; ++r) {
@@ -142,6 +150,7 @@ class OracleBackend final : public Backend {
     const LayerWeights& w = w_.layers[layer];
     const Rows normed = normed_rows(residual_, w.attn_norm);
     query_ = multiply(w.q, normed);
+    if (g_.layers[layer].kv_source) return;
     key_ = multiply(w.k, normed);
     value_ = g_.layers[layer].value_from_key ? key_ : multiply(w.v, normed);
   }
@@ -160,6 +169,7 @@ class OracleBackend final : public Backend {
         rms_norm(q, d, w.q_norm.data(), double{g_.norm_epsilon});
         rotate(q, d, positions_[r], base, divisors);
       }
+      if (l.kv_source) continue;
       for (std::size_t head = 0; head < l.kv_heads; ++head) {
         double* k = key_.data() + r * g_.kv_width(layer) + head * d;
         double* v = value_.data() + r * g_.kv_width(layer) + head * d;
@@ -180,16 +190,18 @@ class OracleBackend final : public Backend {
     const std::size_t group = g_.heads / l.kv_heads;
     attention_.assign(rows_ * g_.query_width(layer), 0);
     for (std::size_t r = 0; r < rows_; ++r) {
-      const std::uint32_t last = positions_[r];
+      const std::uint32_t position = positions_[r];
+      const std::uint32_t last = l.kv_source ? caches_[r]->length() - 1 : position;
       const std::uint32_t first =
-          l.kind == LayerKind::kSliding && last + 1 > g_.window ? last + 1 - g_.window : 0;
+          l.kind == LayerKind::kSliding && position + 1 > g_.window ? position + 1 - g_.window : 0;
+      const std::uint32_t source = l.kv_source.value_or(layer);
       for (std::size_t head = 0; head < g_.heads; ++head) {
         const double* q = query_.data() + r * g_.query_width(layer) + head * d;
         const std::size_t kv = head / group * d;
         std::vector<double> p(last - first + 1);
         double peak = -std::numeric_limits<double>::infinity();
         for (std::uint32_t j = first; j <= last; ++j) {
-          const double* k = caches_[r]->key(layer, j) + kv;
+          const double* k = caches_[r]->key(source, j) + kv;
           double score = 0;  // the attention multiplier is 1: no 1/sqrt(d)
           for (std::size_t i = 0; i < d; ++i) score += q[i] * k[i];
           p[j - first] = score;
@@ -199,7 +211,7 @@ class OracleBackend final : public Backend {
         for (double& x : p) sum += x = std::exp(x - peak);
         double* out = attention_.data() + r * g_.query_width(layer) + head * d;
         for (std::uint32_t j = first; j <= last; ++j) {
-          const double* v = caches_[r]->value(layer, j) + kv;
+          const double* v = caches_[r]->value(source, j) + kv;
           for (std::size_t i = 0; i < d; ++i) out[i] += p[j - first] / sum * v[i];
         }
       }
@@ -253,6 +265,8 @@ class OracleBackend final : public Backend {
     }
   }
 
+  void post_project() override { next_ = multiply(w_.post_projection, final_); }
+
   std::vector<float> read(Activation which) const override {
     if (which == Activation::kLogits) return logits_;
     const Rows& rows = const_cast<OracleBackend*>(this)->buffer(which);
@@ -272,6 +286,21 @@ class OracleBackend final : public Backend {
   }
 
  private:
+  // An assistant's rows: the target's embedding of the token, then the target's hidden row.
+  void embed_pairs() {
+    const std::size_t width = g_.backbone;
+    Rows pairs(rows_ * 2 * width);
+    std::vector<float> row(width);
+    for (std::size_t r = 0; r < rows_; ++r) {
+      double* pair = pairs.data() + r * 2 * width;
+      const Matrix& table = w_.target_embd;
+      dequantize(table.type, table.row(static_cast<std::size_t>(tokens_[r])), row.data(), width);
+      for (std::size_t i = 0; i < width; ++i) pair[i] = double{row[i]} * double{w_.target_multiplier};
+      std::copy_n(hidden_.data() + r * width, width, pair + width);
+    }
+    residual_ = multiply(w_.pre_projection, pairs);
+  }
+
   Rows& buffer(Activation which) {
     switch (which) {
       case Activation::kResidual:
@@ -288,6 +317,8 @@ class OracleBackend final : public Backend {
         return ffn_;
       case Activation::kFinal:
         return final_;
+      case Activation::kNext:
+        return next_;
       case Activation::kLogits:
         break;  // kept in f32
     }
@@ -321,11 +352,11 @@ class OracleBackend final : public Backend {
   const Weights& w_;
   std::vector<RowSpan> spans_;
   std::vector<std::int32_t> tokens_;
-  std::vector<float> embeddings_;
+  std::vector<float> embeddings_, hidden_;
   std::vector<std::uint32_t> final_rows_, logit_rows_, positions_;
   std::vector<OracleCache*> caches_;
   std::size_t rows_ = 0;
-  Rows residual_, query_, key_, value_, attention_, ffn_, final_;
+  Rows residual_, query_, key_, value_, attention_, ffn_, final_, next_;
   std::vector<float> logits_;
 };
 

@@ -64,7 +64,12 @@ class Backend {
   virtual std::string description() const = 0;  // "cpu (avx2, 2 threads)"
 
   virtual std::unique_ptr<KvCache> new_cache(const KvPlan& plan) = 0;
-  virtual std::uint32_t kv_element_bytes() const = 0;
+  // The types that its caches can have; the first is what it has where none was asked for.
+  virtual std::span<const KvType> kv_types() const;
+  // Bytes of an element that a KvPlan stores as `storage`.
+  virtual std::uint32_t kv_element_bytes(StorageType storage) const {
+    return storage_info(storage).block_bytes;
+  }
   // Whether a position gets the same bits in the cache as a row of a prompt and as a decode row. A backend
   // that computes them differently (tiles against vectors) says no: only positions that were read as prompt
   // are resumed then.
@@ -110,5 +115,8 @@ class Backend {
   // One logits row ([vocab]), valid until the next begin(). The cheap way to the sampler.
   virtual std::span<const float> logits(std::uint32_t index) const = 0;
 };
+
+// The type that was asked for, or the backend's first. Error(kUsage) for one that it does not have.
+KvType choose_kv_type(const Backend& backend, std::optional<KvType> wanted);
 
 }  // namespace gem

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/affine.h"
 #include "base/storage.h"
 
 namespace gem {
@@ -49,10 +50,21 @@ struct Matrix {
   std::uint32_t rows = 0;
   std::uint32_t cols = 0;
   const std::byte* data = nullptr;
+  Affine affine = {};  // kAffine: `data` are the codes
 
-  std::size_t row_bytes() const { return *storage_bytes(type, cols); }
+  std::size_t row_bytes() const {
+    return type == StorageType::kAffine ? affine.row_code_bytes(cols) : *storage_bytes(type, cols);
+  }
   const std::byte* row(std::size_t r) const { return data + r * row_bytes(); }
   std::size_t bytes() const { return rows * row_bytes(); }
+  // Row `r` as f32.
+  void expand_row(std::size_t r, float* out) const {
+    if (type == StorageType::kAffine) {
+      dequantize_affine(affine, row(r), r, cols, out);
+    } else {
+      dequantize(type, row(r), out, cols);
+    }
+  }
 };
 
 struct LayerWeights {

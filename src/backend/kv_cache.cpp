@@ -2,26 +2,36 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
 
 namespace gem {
+namespace {
 
-KvPlan KvPlan::make(const Geometry& geometry, std::uint32_t context, std::uint32_t max_span) {
+constexpr std::uint64_t kLargestElement = sizeof(double);  // the oracle's
+
+}  // namespace
+
+KvPlan KvPlan::make(const Geometry& geometry, std::uint32_t context, std::uint32_t max_span, KvType type) {
   KvPlan plan;
+  plan.type = type;
   plan.context = context;
   plan.max_span = max_span;
   plan.window = geometry.window;
   for (std::size_t i = 0; i < geometry.layers.size(); ++i) {
-    const bool sliding = geometry.layers[i].kind == LayerKind::kSliding;
+    const LayerKind kind = geometry.layers[i].kind;
+    const bool sliding = kind == LayerKind::kSliding;
     const std::uint64_t ring = std::uint64_t{geometry.window} + max_span;
     const auto slots = static_cast<std::uint32_t>(sliding ? std::min<std::uint64_t>(context, ring) : context);
     const std::uint32_t width = geometry.kv_width(i);
-    plan.layers.push_back({slots, width});
+    const std::uint32_t spare = sliding ? slots - std::min(slots, geometry.window) : 0;
+    plan.layers.push_back({slots, width, kv_storage(type, kind), spare});
     std::uint64_t elements = 0;
     if (__builtin_mul_overflow(std::uint64_t{slots} * 2, std::uint64_t{width}, &elements) ||
-        __builtin_add_overflow(plan.elements, elements, &plan.elements)) {
+        __builtin_add_overflow(plan.elements, elements, &plan.elements) ||
+        plan.elements > std::numeric_limits<std::uint64_t>::max() / kLargestElement) {
       fail(ErrorCode::kTooLarge, "a context of {} positions needs more memory than can be addressed",
            context);
     }
@@ -44,10 +54,15 @@ std::uint32_t KvPlan::undo_positions() const {
   return std::min(window - 1 + kCheckpointMargin, context - slots);
 }
 
-std::uint64_t KvPlan::undo_elements() const {
-  std::uint64_t sum = 0;
+KvBytes KvPlan::bytes(const ElementBytes& element_bytes) const {
+  KvBytes sum;
   for (const Layer& layer : layers) {
-    if (layer.slots < context) sum += std::uint64_t{undo_positions()} * 2 * layer.width;
+    const std::uint32_t element =
+        element_bytes ? element_bytes(layer.storage) : storage_info(layer.storage).block_bytes;
+    const std::uint64_t slot = std::uint64_t{layer.width} * 2 * element;
+    sum.slots += layer.slots * slot;
+    sum.spans += layer.spare * slot;
+    if (layer.slots < context) sum.undo += undo_positions() * slot;
   }
   return sum;
 }

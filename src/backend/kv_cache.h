@@ -14,21 +14,35 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "backend/geometry.h"
+#include "backend/kv_type.h"
 #include "base/buffer.h"
 
 namespace gem {
+
+// Bytes of one stream's cache.
+struct KvBytes {
+  std::uint64_t slots = 0;  // keys and values of all slots
+  // Of these, the slots that rings have above the window for the rows of a round. Envelopes that count rings
+  // of exactly the window are `slots - spans`.
+  std::uint64_t spans = 0;
+  std::uint64_t undo = 0;  // most that a checkpoint's undo log holds, beside the slots
+};
 
 // Sizes of one stream's cache, exact before anything is allocated.
 struct KvPlan {
   struct Layer {
     std::uint32_t slots = 0;
     std::uint32_t width = 0;  // elements of one key row (= of one value row)
+    StorageType storage = StorageType::kF32;
+    std::uint32_t spare = 0;  // of the slots of a sliding layer, those above the window
   };
+  KvType type = KvType::kF32;
   std::uint32_t context = 0;   // positions the stream may reach
   std::uint32_t max_span = 0;  // most rows of this stream in one round
   std::uint32_t window = 0;
@@ -40,14 +54,17 @@ struct KvPlan {
   static constexpr std::uint32_t kCheckpointMargin = 32;
 
   // Error(kTooLarge) when a size overflows.
-  static KvPlan make(const Geometry& geometry, std::uint32_t context, std::uint32_t max_span);
-  std::uint64_t bytes(std::uint32_t element_bytes) const { return elements * element_bytes; }
+  static KvPlan make(const Geometry& geometry, std::uint32_t context, std::uint32_t max_span,
+                     KvType type = KvType::kF32);
+
+  // By what a backend takes for an element that is stored as a type; without one, the type's own bytes.
+  using ElementBytes = std::function<std::uint32_t(StorageType)>;
+  KvBytes bytes(const ElementBytes& element_bytes = {}) const;
 
   // Slots of the sliding layers' rings (all alike); 0 when every layer has a slot for every position.
   std::uint32_t ring() const;
-  // Most positions that the undo log of a checkpoint holds, and its elements over all sliding layers.
+  // Most positions that the undo log of a checkpoint holds.
   std::uint32_t undo_positions() const;
-  std::uint64_t undo_elements() const;
 };
 
 class KvCache {

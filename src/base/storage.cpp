@@ -16,7 +16,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "block layouts are read as little-endian");
 
 // Indexed by StorageType. Block bytes are the sums of the field sizes (docs/models.md, block formats).
-constexpr std::array<StorageInfo, kStorageTypes> kInfo = {{
+constexpr std::array<StorageInfo, kStorageTypes + 1> kInfo = {{
     {"F32", 1, 4, 0},
     {"F16", 1, 2, 1},
     {"BF16", 1, 2, 30},
@@ -28,6 +28,7 @@ constexpr std::array<StorageInfo, kStorageTypes> kInfo = {{
     {"Q4_K", 256, 144, 12},  // d 2, dmin 2, scales 12, nibbles 128
     {"Q5_K", 256, 176, 13},  // d 2, dmin 2, scales 12, fifth bits 32, nibbles 128
     {"Q6_K", 256, 210, 14},  // low nibbles 128, high pairs 64, int8 scales 16, d 2
+    {"MLX", 32, 0, 0xffffffff},
 }};
 
 std::uint16_t read_u16(const std::uint8_t* p) {
@@ -155,6 +156,8 @@ void expand_block(StorageType type, const std::uint8_t* block, float* out) {
     case StorageType::kQ6_K:
       expand_q6_k(block, out);
       return;
+    case StorageType::kAffine:
+      return;  // refused by dequantize()
   }
 }
 
@@ -216,20 +219,20 @@ const StorageInfo& storage_info(StorageType type) {
 }
 
 std::optional<StorageType> storage_from_ggml(std::uint32_t ggml_id) {
-  for (std::size_t i = 0; i < kInfo.size(); ++i)
+  for (std::size_t i = 0; i < kStorageTypes; ++i)
     if (kInfo[i].ggml_id == ggml_id) return static_cast<StorageType>(i);
   return std::nullopt;
 }
 
 std::optional<StorageType> storage_from_name(std::string_view name) {
-  for (std::size_t i = 0; i < kInfo.size(); ++i)
+  for (std::size_t i = 0; i < kStorageTypes; ++i)
     if (kInfo[i].name == name) return static_cast<StorageType>(i);
   return std::nullopt;
 }
 
 std::optional<std::uint64_t> storage_bytes(StorageType type, std::uint64_t elements) {
   const StorageInfo& info = storage_info(type);
-  if (elements % info.block_elements != 0) return std::nullopt;
+  if (type == StorageType::kAffine || elements % info.block_elements != 0) return std::nullopt;
   const std::uint64_t blocks = elements / info.block_elements;
   if (blocks > std::numeric_limits<std::uint64_t>::max() / info.block_bytes) return std::nullopt;
   return blocks * info.block_bytes;
@@ -238,6 +241,8 @@ std::optional<std::uint64_t> storage_bytes(StorageType type, std::uint64_t eleme
 void dequantize(StorageType type, const void* source, float* out, std::size_t elements) {
   const StorageInfo& info = storage_info(type);
   const auto* block = static_cast<const std::uint8_t*>(source);
+  if (type == StorageType::kAffine)
+    fail(ErrorCode::kFailed, "MLX storage is expanded with its scales, by dequantize_affine");
   if (elements % info.block_elements != 0)
     fail(ErrorCode::kFailed, "{} elements are no whole number of {} blocks of {}", elements, info.name,
          info.block_elements);

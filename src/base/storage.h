@@ -20,9 +20,10 @@ enum class StorageType : std::uint8_t {
   kQ8_0,
   kQ4_K,
   kQ5_K,
-  kQ6_K
+  kQ6_K,
+  kAffine  // MLX's: codes, scales and biases in three tensors (base/affine.h); no GGUF type
 };
-inline constexpr int kStorageTypes = 11;
+inline constexpr int kStorageTypes = 11;  // those that are one run of blocks: all but kAffine
 
 struct StorageInfo {
   std::string_view name;         // as people write it: "Q4_0", "BF16"
@@ -35,8 +36,8 @@ const StorageInfo& storage_info(StorageType type);
 std::optional<StorageType> storage_from_ggml(std::uint32_t ggml_id);
 std::optional<StorageType> storage_from_name(std::string_view name);
 
-// Bytes of `elements` contiguous elements; nothing when they are no whole number of blocks or the size
-// overflows.
+// Bytes of `elements` contiguous elements; nothing when they are no whole number of blocks, the size
+// overflows, or the type is kAffine, whose width the type does not tell.
 std::optional<std::uint64_t> storage_bytes(StorageType type, std::uint64_t elements);
 
 // Expands `elements` (a multiple of the block length) from `source` to f32, one rounding per product as the

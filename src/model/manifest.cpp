@@ -28,7 +28,7 @@ std::string problem_of(const TensorView* tensor, const ManifestEntry& entry) {
                        fmt::join(entry.shape, ", "));
   }
   if (entry.role == TensorRole::kVector && tensor->type != StorageType::kF32) {
-    return fmt::format("{}: stored as {}, expected F32", entry.name, storage_info(tensor->type).name);
+    return fmt::format("{}: stored as {}, expected F32", entry.name, tensor->storage_name());
   }
   return {};
 }

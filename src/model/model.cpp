@@ -30,6 +30,20 @@ std::unique_ptr<Model> Model::load(const std::string& path, const AdmissionOptio
   return model;
 }
 
+namespace {
+
+void refuse_affine(const Model& model) {
+  for (const TensorView& tensor : model.checkpoint().tensors()) {
+    if (tensor.type == StorageType::kAffine && !is_media_tensor(tensor.name))
+      fail(ErrorCode::kRefused,
+           "{}: {} is stored as {}, which the cuda backend does not run yet; the cpu backend does, and 'gem "
+           "convert' makes a gguf-q4_0 or gguf-q8_0 of the original checkpoint",
+           model.path(), tensor.name, tensor.storage_name());
+  }
+}
+
+}  // namespace
+
 BackendKind parse_backend(const std::string& name) {
   if (name == "oracle") return BackendKind::kOracle;
   if (name == "cpu") return BackendKind::kCpu;
@@ -41,6 +55,7 @@ BackendKind parse_backend(const std::string& name) {
 
 std::unique_ptr<Backend> make_backend(BackendKind kind, const Model& model, unsigned threads) {
   if (kind == BackendKind::kOracle) return make_oracle_backend(model.geometry(), model.weights());
+  if (kind == BackendKind::kCuda) refuse_affine(model);
   if (kind == BackendKind::kCuda) return make_cuda_backend(model.geometry(), model.weights());
   return make_cpu_backend(model.geometry(), model.weights(), threads,
                           [&model](std::span<const std::byte> bytes) { model.checkpoint().release(bytes); });
@@ -49,9 +64,9 @@ std::unique_ptr<Backend> make_backend(BackendKind kind, const Model& model, unsi
 std::map<std::string, StorageCount> count_storage(const Checkpoint& checkpoint) {
   std::map<std::string, StorageCount> counts;
   for (const TensorView& tensor : checkpoint.tensors()) {
-    StorageCount& count = counts[std::string(storage_info(tensor.type).name)];
+    StorageCount& count = counts[tensor.storage_name()];
     ++count.tensors;
-    count.bytes += tensor.bytes.size();
+    count.bytes += tensor.stored_bytes();
   }
   return counts;
 }
@@ -63,7 +78,7 @@ MemoryPlan plan_memory(const Model& model, const Backend& backend, const MemoryO
   plan.streams = options.streams;
   // A full prompt chunk beside a row of every other stream.
   plan.round_rows = options.chunk + options.streams - 1;
-  for (const TensorView& tensor : model.checkpoint().tensors()) plan.weights += tensor.bytes.size();
+  for (const TensorView& tensor : model.checkpoint().tensors()) plan.weights += tensor.stored_bytes();
   plan.weights = backend.weight_bytes().value_or(plan.weights);
   const KvPlan kv = KvPlan::make(g, options.context, options.chunk);
   plan.kv_stream = kv.bytes(backend.kv_element_bytes());

@@ -217,7 +217,7 @@ struct Fault {
 void damage(Matrix& matrix, std::vector<std::byte>& storage) {
   storage.assign(matrix.data, matrix.data + matrix.bytes());
   std::vector<float> row(matrix.cols);
-  dequantize(matrix.type, storage.data(), row.data(), matrix.cols);
+  matrix.expand_row(0, row.data());
   const StorageInfo& info = storage_info(matrix.type);
   if (matrix.type == StorageType::kF32) {
     float* values = reinterpret_cast<float*>(storage.data());
@@ -226,7 +226,7 @@ void damage(Matrix& matrix, std::vector<std::byte>& storage) {
     for (std::size_t i = 0; i < 32 && i < matrix.cols; ++i) row[i] *= 2;
     quantize(matrix.type, row.data(), storage.data(), matrix.cols);
   } else {
-    storage[info.block_bytes / 2] ^= std::byte{0xff};
+    storage[info.block_bytes / 2] ^= std::byte{0xff};  // codes
   }
   matrix.data = storage.data();
 }

@@ -21,7 +21,7 @@ std::vector<float> vector_of(const Checkpoint& c, const std::string& name) {
 Matrix matrix_of(const Checkpoint& c, const std::string& name) {
   const TensorView& t = *c.tensor(name);
   return {t.type, static_cast<std::uint32_t>(t.shape[0]), static_cast<std::uint32_t>(t.shape[1]),
-          t.bytes.data()};
+          t.bytes.data(), t.affine};
 }
 
 // Proportional RoPE: the first quarter of the pairs rotates, int(0.25 * d / 2) of d / 2; the others stand

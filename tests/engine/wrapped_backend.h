@@ -25,7 +25,10 @@ class WrappedBackend final : public Backend {
   const char* name() const override { return inner_->name(); }
   std::string description() const override { return inner_->description(); }
   std::unique_ptr<KvCache> new_cache(const KvPlan& plan) override { return inner_->new_cache(plan); }
-  std::uint32_t kv_element_bytes() const override { return inner_->kv_element_bytes(); }
+  std::span<const KvType> kv_types() const override { return inner_->kv_types(); }
+  std::uint32_t kv_element_bytes(StorageType storage) const override {
+    return inner_->kv_element_bytes(storage);
+  }
   bool decode_equals_prompt() const override {
     return hooks_.decode_equals_prompt.value_or(inner_->decode_equals_prompt());
   }

@@ -59,8 +59,9 @@ class Head {
     if (begin >= end) return;
     const std::size_t d = shape_.dim;
     const float* q = row.query + kv_head_ * group_ * d;
+    const StorageType type = row.cache->storage(shape_.layer);
     for_runs(row, begin, end, [&](std::uint32_t slot, std::size_t at, std::size_t n) {
-      k_.scores(q, group_, d, row.cache->keys(shape_.layer, kv_head_, slot),
+      k_.scores(q, group_, d, type, row.cache->keys(shape_.layer, kv_head_, slot),
                 row.cache->values(shape_.layer, kv_head_, slot), n, scores + at);
     });
     const std::size_t count = end - begin;
@@ -76,7 +77,7 @@ class Head {
       state.sum[h] += k_.exponentials(s, count, top);
     }
     for_runs(row, begin, end, [&](std::uint32_t slot, std::size_t at, std::size_t n) {
-      k_.weighted_values(scores + at, group_, d, row.cache->values(shape_.layer, kv_head_, slot), n,
+      k_.weighted_values(scores + at, group_, d, type, row.cache->values(shape_.layer, kv_head_, slot), n,
                          state.out);
     });
   }

@@ -24,9 +24,33 @@ float max_lanes(__m256 v) {
   return _mm_cvtss_f32(s);
 }
 
+// How keys and values are read: eight elements, or one.
+struct F32 {
+  using Element = float;
+  static __m256 eight(const float* p) { return _mm256_loadu_ps(p); }
+  static float one(float x) { return x; }
+};
+
+struct F16 {
+  using Element = std::uint16_t;
+  static __m256 eight(const std::uint16_t* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static float one(std::uint16_t x) { return _cvtsh_ss(x); }
+};
+
+struct BF16 {
+  using Element = std::uint16_t;
+  static __m256 eight(const std::uint16_t* p) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+  }
+  static float one(std::uint16_t x) { return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(x << 16))); }
+};
+
 // H queries against K keys: every pair has one chain of 8 lanes, whatever H and K.
-template <unsigned H, unsigned K>
-void score_tile(const float* q, std::size_t d, const float* keys, float* out) {
+template <typename T, unsigned H, unsigned K>
+void score_tile(const float* q, std::size_t d, const typename T::Element* keys, float* out) {
   __m256 sums[H][K];
   for (unsigned h = 0; h < H; ++h) {
     for (unsigned j = 0; j < K; ++j) sums[h][j] = _mm256_setzero_ps();
@@ -34,7 +58,7 @@ void score_tile(const float* q, std::size_t d, const float* keys, float* out) {
   std::size_t i = 0;
   for (; i + 8 <= d; i += 8) {
     __m256 key[K];
-    for (unsigned j = 0; j < K; ++j) key[j] = _mm256_loadu_ps(keys + j * d + i);
+    for (unsigned j = 0; j < K; ++j) key[j] = T::eight(keys + j * d + i);
     for (unsigned h = 0; h < H; ++h) {
       const __m256 query = _mm256_loadu_ps(q + h * d + i);
       for (unsigned j = 0; j < K; ++j) sums[h][j] = _mm256_fmadd_ps(query, key[j], sums[h][j]);
@@ -43,37 +67,38 @@ void score_tile(const float* q, std::size_t d, const float* keys, float* out) {
   for (unsigned h = 0; h < H; ++h) {
     for (unsigned j = 0; j < K; ++j) {
       float sum = sum_lanes(sums[h][j]);
-      for (std::size_t e = i; e < d; ++e) sum = std::fma(q[h * d + e], keys[j * d + e], sum);
+      for (std::size_t e = i; e < d; ++e) sum = std::fma(q[h * d + e], T::one(keys[j * d + e]), sum);
       out[h * kChunkKeys + j] = sum;
     }
   }
 }
 
-template <unsigned H, unsigned K>
-void score_heads(const float* q, std::size_t d, const float* keys, const float* values, std::size_t count,
-                 float* out) {
+template <typename T, unsigned H, unsigned K>
+void score_heads(const float* q, std::size_t d, const typename T::Element* keys,
+                 const typename T::Element* values, std::size_t count, float* out) {
   std::size_t j = 0;
   for (; j + K <= count; j += K) {
     // The values are wanted next: 64 bytes ahead of need in the second-level cache.
     if (values != nullptr) {
-      for (std::size_t i = 0; i < K * d; i += 16)
+      for (std::size_t i = 0; i < K * d; i += 64 / sizeof *values)
         _mm_prefetch(reinterpret_cast<const char*>(values + j * d + i), _MM_HINT_T1);
     }
-    score_tile<H, K>(q, d, keys + j * d, out + j);
+    score_tile<T, H, K>(q, d, keys + j * d, out + j);
   }
-  for (; j < count; ++j) score_tile<H, 1>(q, d, keys + j * d, out + j);
+  for (; j < count; ++j) score_tile<T, H, 1>(q, d, keys + j * d, out + j);
 }
 
 // H heads, 16 or 8 columns of the output, all keys in order.
-template <unsigned H, unsigned V>
-void value_strip(const float* p, std::size_t d, const float* values, std::size_t count, float* out) {
+template <typename T, unsigned H, unsigned V>
+void value_strip(const float* p, std::size_t d, const typename T::Element* values, std::size_t count,
+                 float* out) {
   __m256 sums[H][V];
   for (unsigned h = 0; h < H; ++h) {
     for (unsigned v = 0; v < V; ++v) sums[h][v] = _mm256_loadu_ps(out + h * d + 8 * v);
   }
   for (std::size_t j = 0; j < count; ++j) {
     __m256 value[V];
-    for (unsigned v = 0; v < V; ++v) value[v] = _mm256_loadu_ps(values + j * d + 8 * v);
+    for (unsigned v = 0; v < V; ++v) value[v] = T::eight(values + j * d + 8 * v);
     for (unsigned h = 0; h < H; ++h) {
       const __m256 weight = _mm256_set1_ps(p[h * kChunkKeys + j]);
       for (unsigned v = 0; v < V; ++v) sums[h][v] = _mm256_fmadd_ps(weight, value[v], sums[h][v]);
@@ -84,17 +109,42 @@ void value_strip(const float* p, std::size_t d, const float* values, std::size_t
   }
 }
 
-template <unsigned H>
-void value_heads(const float* p, std::size_t d, const float* values, std::size_t count, float* out) {
+template <typename T, unsigned H>
+void value_heads(const float* p, std::size_t d, const typename T::Element* values, std::size_t count,
+                 float* out) {
   std::size_t i = 0;
-  for (; i + 16 <= d; i += 16) value_strip<H, 2>(p, d, values + i, count, out + i);
-  for (; i + 8 <= d; i += 8) value_strip<H, 1>(p, d, values + i, count, out + i);
+  for (; i + 16 <= d; i += 16) value_strip<T, H, 2>(p, d, values + i, count, out + i);
+  for (; i + 8 <= d; i += 8) value_strip<T, H, 1>(p, d, values + i, count, out + i);
   for (; i < d; ++i) {
     for (unsigned h = 0; h < H; ++h) {
       for (std::size_t j = 0; j < count; ++j)
-        out[h * d + i] = std::fma(p[h * kChunkKeys + j], values[j * d + i], out[h * d + i]);
+        out[h * d + i] = std::fma(p[h * kChunkKeys + j], T::one(values[j * d + i]), out[h * d + i]);
     }
   }
+}
+
+template <typename T>
+void all_scores(const float* q, std::size_t heads, std::size_t d, const std::byte* key_bytes,
+                const std::byte* value_bytes, std::size_t count, float* out) {
+  const auto* keys = reinterpret_cast<const typename T::Element*>(key_bytes);
+  const auto* values = reinterpret_cast<const typename T::Element*>(value_bytes);
+  std::size_t h = 0;
+  for (; h + 4 <= heads; h += 4, values = nullptr)
+    score_heads<T, 4, 2>(q + h * d, d, keys, values, count, out + h * kChunkKeys);
+  for (; h + 2 <= heads; h += 2, values = nullptr)
+    score_heads<T, 2, 4>(q + h * d, d, keys, values, count, out + h * kChunkKeys);
+  for (; h < heads; ++h, values = nullptr)
+    score_heads<T, 1, 4>(q + h * d, d, keys, values, count, out + h * kChunkKeys);
+}
+
+template <typename T>
+void all_values(const float* p, std::size_t heads, std::size_t d, const std::byte* value_bytes,
+                std::size_t count, float* out) {
+  const auto* values = reinterpret_cast<const typename T::Element*>(value_bytes);
+  std::size_t h = 0;
+  for (; h + 4 <= heads; h += 4) value_heads<T, 4>(p + h * kChunkKeys, d, values, count, out + h * d);
+  for (; h + 2 <= heads; h += 2) value_heads<T, 2>(p + h * kChunkKeys, d, values, count, out + h * d);
+  for (; h < heads; ++h) value_heads<T, 1>(p + h * kChunkKeys, d, values, count, out + h * d);
 }
 
 // exp(x) for x <= 0 (Cephes' expf): x = n ln 2 + r, a polynomial of degree 6 in r, within 2 units in the last
@@ -123,23 +173,18 @@ __m256 exp_negative(__m256 x) {
 
 namespace avx2 {
 
-void scores(const float* q, std::size_t heads, std::size_t d, const float* keys, const float* values,
-            std::size_t count, float* out) {
-  std::size_t h = 0;
-  for (; h + 4 <= heads; h += 4, values = nullptr)
-    score_heads<4, 2>(q + h * d, d, keys, values, count, out + h * kChunkKeys);
-  for (; h + 2 <= heads; h += 2, values = nullptr)
-    score_heads<2, 4>(q + h * d, d, keys, values, count, out + h * kChunkKeys);
-  for (; h < heads; ++h, values = nullptr)
-    score_heads<1, 4>(q + h * d, d, keys, values, count, out + h * kChunkKeys);
+void scores(const float* q, std::size_t heads, std::size_t d, StorageType type, const std::byte* keys,
+            const std::byte* values, std::size_t count, float* out) {
+  if (type == StorageType::kF16) return all_scores<F16>(q, heads, d, keys, values, count, out);
+  if (type == StorageType::kBF16) return all_scores<BF16>(q, heads, d, keys, values, count, out);
+  all_scores<F32>(q, heads, d, keys, values, count, out);
 }
 
-void weighted_values(const float* p, std::size_t heads, std::size_t d, const float* values, std::size_t count,
-                     float* out) {
-  std::size_t h = 0;
-  for (; h + 4 <= heads; h += 4) value_heads<4>(p + h * kChunkKeys, d, values, count, out + h * d);
-  for (; h + 2 <= heads; h += 2) value_heads<2>(p + h * kChunkKeys, d, values, count, out + h * d);
-  for (; h < heads; ++h) value_heads<1>(p + h * kChunkKeys, d, values, count, out + h * d);
+void weighted_values(const float* p, std::size_t heads, std::size_t d, StorageType type,
+                     const std::byte* values, std::size_t count, float* out) {
+  if (type == StorageType::kF16) return all_values<F16>(p, heads, d, values, count, out);
+  if (type == StorageType::kBF16) return all_values<BF16>(p, heads, d, values, count, out);
+  all_values<F32>(p, heads, d, values, count, out);
 }
 
 float largest(const float* x, std::size_t n) {

@@ -6,10 +6,10 @@
 
 namespace gem::cpu::avx2 {
 
-void scores(const float* q, std::size_t heads, std::size_t d, const float* keys, const float* values,
-            std::size_t count, float* out);
-void weighted_values(const float* p, std::size_t heads, std::size_t d, const float* values, std::size_t count,
-                     float* out);
+void scores(const float* q, std::size_t heads, std::size_t d, StorageType type, const std::byte* keys,
+            const std::byte* values, std::size_t count, float* out);
+void weighted_values(const float* p, std::size_t heads, std::size_t d, StorageType type,
+                     const std::byte* values, std::size_t count, float* out);
 float largest(const float* x, std::size_t n);
 float exponentials(float* x, std::size_t n, float top);
 void geglu(const float* gate, const float* up, float* out, std::size_t n);

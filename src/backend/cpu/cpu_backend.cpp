@@ -47,7 +47,10 @@ class CpuBackend final : public Backend {
     return std::make_unique<CpuCache>(plan, g_);
   }
 
-  std::uint32_t kv_element_bytes() const override { return sizeof(float); }
+  std::span<const KvType> kv_types() const override {
+    static constexpr KvType kTypes[] = {KvType::kF32, KvType::kBF16, KvType::kF16, KvType::kF16Full};
+    return kTypes;
+  }
 
   std::uint64_t scratch_bytes(std::uint32_t rows, std::uint32_t logit_rows) const override {
     std::uint64_t query = 0;

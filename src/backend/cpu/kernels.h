@@ -92,13 +92,15 @@ struct Kernels {
   // Storage -> f32, bit-equal to dequantize().
   void (*expand)(StorageType type, const std::byte* source, float* out, std::size_t elements);
 
-  // Attention of `heads` query rows, d apart, over `count` (at most kChunkKeys) keys, d apart:
-  // out[h * kChunkKeys + j] = q_h . k_j. `values`, wanted next, may be fetched ahead.
-  void (*scores)(const float* q, std::size_t heads, std::size_t d, const float* keys, const float* values,
-                 std::size_t count, float* out);
+  // Attention of `heads` query rows, d apart, over `count` (at most kChunkKeys) keys, d elements apart:
+  // out[h * kChunkKeys + j] = q_h . k_j. Keys and values are stored as `type` (F32, F16 or BF16); what they
+  // widen to is exact, so the bits are those of the same numbers in f32. `values`, wanted next, may be
+  // fetched ahead.
+  void (*scores)(const float* q, std::size_t heads, std::size_t d, StorageType type, const std::byte* keys,
+                 const std::byte* values, std::size_t count, float* out);
   // out[h * d + i] += p[h * kChunkKeys + j] * values[j * d + i] over the keys j in order
-  void (*weighted_values)(const float* p, std::size_t heads, std::size_t d, const float* values,
-                          std::size_t count, float* out);
+  void (*weighted_values)(const float* p, std::size_t heads, std::size_t d, StorageType type,
+                          const std::byte* values, std::size_t count, float* out);
   float (*largest)(const float* x, std::size_t n);
   // x[i] = exp(x[i] - top), where no x[i] is above top; their sum. A NaN stays one.
   float (*exponentials)(float* x, std::size_t n, float top);

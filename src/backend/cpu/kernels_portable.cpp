@@ -144,22 +144,37 @@ float sum_squares(const float* x, std::size_t n) {
   return fold(sums);
 }
 
-void scores(const float* q, std::size_t heads, std::size_t d, const float* keys, const float*,
-            std::size_t count, float* out) {
-  for (std::size_t h = 0; h < heads; ++h) {
-    for (std::size_t j = 0; j < count; ++j)
-      dot_f32(q + h * d, keys + j * d, 0, d, 1, out + h * kChunkKeys + j);
+// Calls body(j, the f32 row of key or value j) for each of `count`.
+template <typename Body>
+void for_widened(StorageType type, const std::byte* rows, std::size_t d, std::size_t count,
+                 const Body& body) {
+  if (type == StorageType::kF32) {
+    for (std::size_t j = 0; j < count; ++j) body(j, reinterpret_cast<const float*>(rows) + j * d);
+    return;
+  }
+  thread_local std::vector<float> row;
+  row.resize(d);
+  for (std::size_t j = 0; j < count; ++j) {
+    dequantize(type, rows + j * d * sizeof(std::uint16_t), row.data(), d);
+    body(j, row.data());
   }
 }
 
-void weighted_values(const float* p, std::size_t heads, std::size_t d, const float* values, std::size_t count,
-                     float* out) {
-  for (std::size_t h = 0; h < heads; ++h) {
-    for (std::size_t j = 0; j < count; ++j) {
+void scores(const float* q, std::size_t heads, std::size_t d, StorageType type, const std::byte* keys,
+            const std::byte*, std::size_t count, float* out) {
+  for_widened(type, keys, d, count, [&](std::size_t j, const float* key) {
+    for (std::size_t h = 0; h < heads; ++h) dot_f32(q + h * d, key, 0, d, 1, out + h * kChunkKeys + j);
+  });
+}
+
+void weighted_values(const float* p, std::size_t heads, std::size_t d, StorageType type,
+                     const std::byte* values, std::size_t count, float* out) {
+  for_widened(type, values, d, count, [&](std::size_t j, const float* value) {
+    for (std::size_t h = 0; h < heads; ++h) {
       const float weight = p[h * kChunkKeys + j];
-      for (std::size_t i = 0; i < d; ++i) out[h * d + i] += weight * values[j * d + i];
+      for (std::size_t i = 0; i < d; ++i) out[h * d + i] += weight * value[i];
     }
-  }
+  });
 }
 
 float largest(const float* x, std::size_t n) {

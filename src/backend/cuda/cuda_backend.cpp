@@ -86,7 +86,11 @@ class CudaBackend final : public Backend {
   std::unique_ptr<KvCache> new_cache(const KvPlan& plan) override {
     return std::make_unique<CudaCache>(plan, g_, stream_);
   }
-  std::uint32_t kv_element_bytes() const override { return 2; }
+  std::span<const KvType> kv_types() const override {
+    static constexpr KvType kTypes[] = {KvType::kF16};
+    return kTypes;
+  }
+  std::uint32_t kv_element_bytes(StorageType) const override { return 2; }
   std::uint64_t scratch_bytes(std::uint32_t, std::uint32_t) const override { return 0; }
 
   bool decode_equals_prompt() const override { return false; }

@@ -6,12 +6,22 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/numbers.h"
 
 namespace gem {
 namespace {
 
 using Rows = std::vector<double>;  // row-major [rows, width]
 
+// `x` as the storage type keeps it: rounded to f32, then to nearest even in 16 bits.
+double rounded(StorageType storage, double x) {
+  const auto f = static_cast<float>(x);
+  if (storage == StorageType::kF16) return double{f16_to_f32(f32_to_f16(f))};
+  if (storage == StorageType::kBF16) return double{bf16_to_f32(f32_to_bf16(f))};
+  return x;  // f32 stands for no rounding at all
+}
+
+// Keeps float64 whatever the plan says; what is stored in 16 bits elsewhere is rounded when it is written.
 class OracleCache final : public KvCache {
  public:
   explicit OracleCache(KvPlan plan) : KvCache(std::move(plan)) {
@@ -21,11 +31,18 @@ class OracleCache final : public KvCache {
     }
   }
 
-  double* key(std::size_t layer, std::uint32_t position) {
+  const double* key(std::size_t layer, std::uint32_t position) const {
     return keys_[layer].data() + offset(layer, position);
   }
-  double* value(std::size_t layer, std::uint32_t position) {
+  const double* value(std::size_t layer, std::uint32_t position) const {
     return values_[layer].data() + offset(layer, position);
+  }
+  void store(std::size_t layer, std::uint32_t position, const double* key, const double* value) {
+    const KvPlan::Layer& l = plan().layers[layer];
+    for (std::size_t i = 0; i < l.width; ++i) {
+      keys_[layer][offset(layer, position) + i] = rounded(l.storage, key[i]);
+      values_[layer][offset(layer, position) + i] = rounded(l.storage, value[i]);
+    }
   }
 
   std::vector<float> read_key(std::uint32_t layer, std::uint32_t position) const override {
@@ -44,8 +61,8 @@ class OracleCache final : public KvCache {
     std::memcpy(out + row_bytes(layer), values_[layer].data() + offset(layer, slot), row_bytes(layer));
   }
   void load_slot(std::uint32_t layer, std::uint32_t slot, const std::byte* in) override {
-    std::memcpy(key(layer, slot), in, row_bytes(layer));
-    std::memcpy(value(layer, slot), in + row_bytes(layer), row_bytes(layer));
+    std::memcpy(keys_[layer].data() + offset(layer, slot), in, row_bytes(layer));
+    std::memcpy(values_[layer].data() + offset(layer, slot), in + row_bytes(layer), row_bytes(layer));
   }
 
  private:
@@ -95,7 +112,11 @@ class OracleBackend final : public Backend {
     return std::make_unique<OracleCache>(plan);
   }
 
-  std::uint32_t kv_element_bytes() const override { return sizeof(double); }
+  std::span<const KvType> kv_types() const override {
+    static constexpr KvType kTypes[] = {KvType::kF32, KvType::kBF16, KvType::kF16, KvType::kF16Full};
+    return kTypes;
+  }
+  std::uint32_t kv_element_bytes(StorageType) const override { return sizeof(double); }
 
   std::uint64_t scratch_bytes(std::uint32_t rows, std::uint32_t logit_rows) const override {
     std::uint64_t widest = 0;
@@ -140,8 +161,7 @@ class OracleBackend final : public Backend {
         std::copy_n(embeddings_.data() + given++ * g_.hidden, g_.hidden, h);
         continue;
       }
-      dequantize(w_.token_embd.type, w_.token_embd.row(static_cast<std::size_t>(tokens_[r])), row.data(),
-                 g_.hidden);
+      w_.token_embd.expand_row(static_cast<std::size_t>(tokens_[r]), row.data());
       for (std::size_t i = 0; i < g_.hidden; ++i) h[i] = double{row[i]} * double{g_.embedding_multiplier};
     }
   }
@@ -177,10 +197,8 @@ class OracleBackend final : public Backend {
         rotate(k, d, positions_[r], base, divisors);
         rms_norm(v, d, nullptr, double{g_.norm_epsilon});
       }
-      std::copy_n(key_.data() + r * g_.kv_width(layer), g_.kv_width(layer),
-                  caches_[r]->key(layer, positions_[r]));
-      std::copy_n(value_.data() + r * g_.kv_width(layer), g_.kv_width(layer),
-                  caches_[r]->value(layer, positions_[r]));
+      caches_[r]->store(layer, positions_[r], key_.data() + r * g_.kv_width(layer),
+                        value_.data() + r * g_.kv_width(layer));
     }
   }
 
@@ -338,7 +356,7 @@ class OracleBackend final : public Backend {
     Rows y(rows * m.rows);
     std::vector<float> line(m.cols);
     for (std::size_t o = 0; o < m.rows; ++o) {
-      dequantize(m.type, m.row(o), line.data(), m.cols);
+      m.expand_row(o, line.data());
       for (std::size_t r = 0; r < rows; ++r) {
         double sum = 0;
         for (std::size_t i = 0; i < m.cols; ++i) sum += double{line[i]} * x[r * m.cols + i];

@@ -12,9 +12,9 @@ git ls-files '*.cpp' '*.h' | xargs clang-format --dry-run -Werror || status=1
 echo "== layers"
 # Which layers a layer may include (docs/architecture.md).
 declare -A below=(
-  [base]="base" [formats]="formats base" [backend]="backend base" [model]="model formats backend base"
+  [base]="base" [formats]="formats base" [hub]="hub base" [backend]="backend base" [model]="model formats backend base"
   [text]="text formats base" [engine]="engine model text backend formats base" 
-  [server]="server engine model text backend formats base" [cli]="cli server engine model text backend formats base"
+  [server]="server engine model text backend formats base" [cli]="cli server engine model text backend formats hub base"
 )
 for layer in "${!below[@]}"; do
   allowed=${below[$layer]// /|}

@@ -9,7 +9,8 @@ cd "$(dirname "$0")/.."
 mkdir -p build
 
 declare -A packages=(
-  [build]="g++ cmake ninja-build make nlohmann-json3-dev libcli11-dev libfmt-dev libspdlog-dev libboost1.81-dev"
+  [build]="g++ cmake ninja-build make nlohmann-json3-dev libcli11-dev libfmt-dev libspdlog-dev libboost1.81-dev
+    libcurl4-openssl-dev libssl-dev ca-certificates"
   # Node.js runs the tests of the web page (in Chromium) and of the official clients; python3 and npm get the real-size
   # vocabulary for the tokenizer's tests.
   [test]="libgtest-dev clang libclang-rt-14-dev python3=python3 node=nodejs npm=npm chromium=chromium"

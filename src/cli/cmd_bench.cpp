@@ -48,12 +48,14 @@ class Bench {
   explicit Bench(const Options& o)
       : o_(o),
         model_(Model::load(o.model.path(), {.any_geometry = o.model.any_geometry})),
-        backend_(make_backend(parse_backend(o.model.backend), *model_, o.model.threads)) {
+        backend_(make_backend(parse_backend(o.model.backend), *model_, o.model.threads)),
+        kv_type_(choose_kv_type(*backend_, o.model.kv_type)) {
     backend_->load_weights();
   }
 
   const Model& model() const { return *model_; }
   const Backend& backend() const { return *backend_; }
+  KvType kv_type() const { return kv_type_; }
 
   // Reads `tokens` prompt tokens after `depth` others.
   Line prompt(std::uint32_t tokens, std::uint32_t depth) {
@@ -126,7 +128,7 @@ class Bench {
 
   std::unique_ptr<KvCache> new_cache(std::uint32_t positions) {
     return backend_->new_cache(
-        KvPlan::make(model_->geometry(), positions, std::min(o_.model.chunk, positions)));
+        KvPlan::make(model_->geometry(), positions, std::min(o_.model.chunk, positions), kv_type_));
   }
 
   // Back to `depth` positions: by rolling back where the rings allow it, else by reading the prefix again.
@@ -173,7 +175,7 @@ class Bench {
     for (std::size_t i = 0; i < g.layers.size(); ++i) {
       const std::uint32_t keys =
           g.layers[i].kind == LayerKind::kSliding ? std::min(depth + 1, g.window) : depth + 1;
-      sum += 2.0 * keys * g.kv_width(i) * backend_->kv_element_bytes();
+      sum += 2.0 * keys * g.kv_width(i) * backend_->kv_element_bytes(kv_storage(kv_type_, g.layers[i].kind));
     }
     return sum;
   }
@@ -181,6 +183,7 @@ class Bench {
   const Options& o_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Backend> backend_;
+  KvType kv_type_;
   std::mt19937_64 random_{1};
 };
 
@@ -204,9 +207,9 @@ void run(const Options& o) {
     lines.push_back(line);
     if (o.json) return;
     if (lines.size() == 1) {
-      fmt::print("{}, {}\n{:<8} {:>7} {:>8} {:>8} {:>10} {:>12} {:>8} {:>9}\n", bench.model().profile().title,
-                 bench.backend().description(), "test", "tokens", "depth", "streams", "seconds", "tokens/s",
-                 "GB/s", "GFLOP/s");
+      fmt::print("{}, {}, KV type {}\n{:<8} {:>7} {:>8} {:>8} {:>10} {:>12} {:>8} {:>9}\n",
+                 bench.model().profile().title, bench.backend().description(), kv_type_name(bench.kv_type()),
+                 "test", "tokens", "depth", "streams", "seconds", "tokens/s", "GB/s", "GFLOP/s");
     }
     fmt::print("{:<8} {:>7} {:>8} {:>8} {:>10.3f} {:>12.2f} {:>8} {:>9}\n", line.test, line.tokens,
                line.depth, line.streams, line.seconds, line.rate,
@@ -228,6 +231,7 @@ void run(const Options& o) {
   j["model"] = o.model.path();
   j["profile"] = bench.model().profile().name;
   j["backend"] = bench.backend().description();
+  j["kv_type"] = kv_type_name(bench.kv_type());
   j["threads"] = o.model.threads == 0 ? ThreadPool::default_threads() : o.model.threads;
   j["repeat"] = o.repeat;
   j["results"] = nlohmann::ordered_json::array();

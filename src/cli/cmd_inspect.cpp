@@ -13,7 +13,6 @@ namespace {
 
 struct Options {
   ModelOptions model;
-  std::string kv_type = "f32";
   std::uint32_t streams = 1;
   bool json = false;
 };
@@ -39,9 +38,11 @@ Findings examine(const Options& o, const Checkpoint& checkpoint) {
     if (context > trained)
       fail(ErrorCode::kUsage, "a context of {} was asked for, the model was trained for {}", context,
            trained);
-    f.plan =
-        plan_memory(*model, *backend,
-                    {.context = context, .streams = o.streams, .chunk = std::min(o.model.chunk, context)});
+    f.plan = plan_memory(*model, *backend,
+                         {.context = context,
+                          .streams = o.streams,
+                          .chunk = std::min(o.model.chunk, context),
+                          .kv_type = o.model.kv_type});
   }
   return f;
 }
@@ -71,9 +72,11 @@ void print_json(const Findings& f, const Checkpoint& c, const std::string& path)
   for (const auto& [type, count] : count_storage(c))
     j["storage"][type] = {{"tensors", count.tensors}, {"bytes", count.bytes}};
   if (f.profile.role == ModelRole::kTrunk) {
-    j["memory"] = {{"context", f.plan.context}, {"streams", f.plan.streams},     {"kv_type", "f32"},
-                   {"weights", f.plan.weights}, {"kv_stream", f.plan.kv_stream}, {"kv_undo", f.plan.kv_undo},
-                   {"scratch", f.plan.scratch}, {"tables", f.plan.tables},       {"total", f.plan.total()}};
+    const MemoryPlan& p = f.plan;
+    j["memory"] = {{"context", p.context}, {"streams", p.streams},     {"kv_type", kv_type_name(p.kv_type)},
+                   {"weights", p.weights}, {"kv_stream", p.kv_stream}, {"kv_spans", p.kv_spans},
+                   {"kv_undo", p.kv_undo}, {"scratch", p.scratch},     {"tables", p.tables},
+                   {"total", p.total()}};
   }
   fmt::print("{}\n", j.dump(2));
 }
@@ -96,8 +99,8 @@ void print_text(const Findings& f, const Checkpoint& c, const std::string& path)
   for (const auto& [type, count] : count_storage(c))
     fmt::print("  {:<8} {:>8} {:>12}\n", type, count.tensors, human_bytes(count.bytes));
   if (f.profile.role != ModelRole::kTrunk) return;
-  fmt::print("\n  memory for {} stream{} of {} positions (KV type f32)\n", f.plan.streams,
-             f.plan.streams == 1 ? "" : "s", f.plan.context);
+  fmt::print("\n  memory for {} stream{} of {} positions (KV type {})\n", f.plan.streams,
+             f.plan.streams == 1 ? "" : "s", f.plan.context, kv_type_name(f.plan.kv_type));
   fmt::print("  weights   {:>12}   mapped, shared with the page cache\n", human_bytes(f.plan.weights));
   fmt::print("  KV cache  {:>12}   a stream, when its context is full\n", human_bytes(f.plan.kv_stream));
   fmt::print("  KV undo   {:>12}   a stream, while a long reply runs or is kept\n",
@@ -113,9 +116,6 @@ void add_inspect(CLI::App& app) {
   CLI::App* sub =
       app.add_subcommand("inspect", "Profile, tensors, storage types and memory plan of a checkpoint");
   o->model.add_to(*sub, true);
-  sub->add_option("--kv-type", o->kv_type, "Storage type of keys and values in the memory plan")
-      ->check(CLI::IsMember({"f32"}))
-      ->capture_default_str();
   sub->add_option("--streams", o->streams, "Streams in the memory plan")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -40,7 +40,8 @@ void run(const Options& o) {
   const auto backend = make_backend(parse_backend(o.model.backend), *model, o.model.threads);
   const auto total = static_cast<std::uint32_t>(ids.size());
   const std::uint32_t chunk = std::min(o.model.chunk, total);
-  const auto cache = backend->new_cache(KvPlan::make(g, total, chunk));
+  const auto cache =
+      backend->new_cache(KvPlan::make(g, total, chunk, choose_kv_type(*backend, o.model.kv_type)));
   const bool all = o.rows == "all";
   std::vector<float> logits;
   for (std::uint32_t at = 0; at < total; at += chunk) {

@@ -71,9 +71,11 @@ void run(const Options& o) {
     fail(ErrorCode::kUsage, "{} rows at a depth of {} were asked for, the model was trained for {}", o.rows,
          o.depth, g.context);
   const auto backend = make_backend(parse_backend(o.model.backend), *model, o.model.threads);
+  const KvType kv_type = choose_kv_type(*backend, o.model.kv_type);
   backend->load_weights();
   const std::uint32_t span = std::max(o.rows, std::min(o.model.chunk, o.depth + 1));
-  const auto cache = backend->new_cache(KvPlan::make(g, o.depth + o.rows, std::min(span, o.depth + o.rows)));
+  const auto cache =
+      backend->new_cache(KvPlan::make(g, o.depth + o.rows, std::min(span, o.depth + o.rows), kv_type));
 
   std::mt19937_64 random(1);
   const auto round = [&](std::uint32_t rows, bool prompt, const StageObserver& observer) {
@@ -107,9 +109,11 @@ void run(const Options& o) {
   const double total = median(totals);
   nlohmann::ordered_json stages = nlohmann::ordered_json::array();
   if (!o.json) {
-    fmt::print("{}, {}\n{} row{} at depth {}: {:.3f} ms (median of {})\n\n{:<12} {:<8} {:>10} {:>7} {:>8}\n",
-               model->profile().title, backend->description(), o.rows, o.rows == 1 ? "" : "s", o.depth,
-               total * 1e3, o.repeat, "stage", "layers", "ms", "share", "GB/s");
+    fmt::print(
+        "{}, {}, KV type {}\n{} row{} at depth {}: {:.3f} ms (median of {})\n\n{:<12} {:<8} {:>10} {:>7} "
+        "{:>8}\n",
+        model->profile().title, backend->description(), kv_type_name(kv_type), o.rows, o.rows == 1 ? "" : "s",
+        o.depth, total * 1e3, o.repeat, "stage", "layers", "ms", "share", "GB/s");
   }
   for (const auto& [place, seconds] : samples) {
     const double s = median(seconds);
@@ -130,6 +134,7 @@ void run(const Options& o) {
   const nlohmann::ordered_json j = {{"model", o.model.path()},
                                     {"profile", model->profile().name},
                                     {"backend", backend->description()},
+                                    {"kv_type", kv_type_name(kv_type)},
                                     {"rows", o.rows},
                                     {"depth", o.depth},
                                     {"repeat", o.repeat},

@@ -38,6 +38,11 @@ void ModelOptions::add_to(CLI::App& app, bool positional) {
   app.add_option("--chunk", chunk, "Prompt tokens read in one round")
       ->capture_default_str()
       ->check(CLI::Range(1, 8192));
+  app.add_option_function<std::string>(
+         "--kv-type", [this](const std::string& name) { kv_type = kv_type_from_name(name); },
+         "How keys and values are stored: f32, bf16, f16, or f16-full (f16 in the full layers, f32 in the "
+         "sliding ones); default: f32 on cpu")
+      ->check(CLI::IsMember({"f32", "bf16", "f16", "f16-full"}));
   app.add_flag("--any-geometry", any_geometry,
                "Admit a consistent Gemma 4 geometry that is no published model");
 }
@@ -54,6 +59,7 @@ SessionOptions ModelOptions::session() const {
   s.context = context;
   s.chunk = chunk;
   s.any_geometry = any_geometry;
+  s.kv_type = kv_type;
   return s;
 }
 

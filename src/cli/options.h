@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "engine/sampler.h"
@@ -11,7 +12,7 @@
 
 namespace gem::cli {
 
-// -m, --backend, --threads, --context, --any-geometry
+// -m, --backend, --threads, --context, --chunk, --kv-type, --any-geometry
 struct ModelOptions {
   std::string model;
   std::string backend = "cpu";
@@ -19,6 +20,7 @@ struct ModelOptions {
   std::uint32_t context = 0;
   std::uint32_t chunk = 256;
   bool any_geometry = false;
+  std::optional<KvType> kv_type;  // nothing: the backend's first
 
   void add_to(CLI::App& app, bool positional = false);
   std::string path() const;  // the bundled model where none was named

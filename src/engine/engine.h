@@ -34,6 +34,7 @@ struct EngineOptions {
   // Replies longer than the rings' slack can be undone (KvCache::set_checkpoint); takes
   // MemoryPlan::kv_undo more for each stream.
   bool checkpoints = true;
+  KvType kv_type = KvType::kF32;  // one of Backend::kv_types()
 };
 
 // One token of a reply.

@@ -28,7 +28,8 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
   s->backend_ = make_backend(options.backend, *s->model_, options.threads);
   const std::uint32_t chunk = std::clamp(options.chunk, 1u, context);
   if (options.wrap_backend) s->backend_ = options.wrap_backend(std::move(s->backend_));
-  MemoryOptions plan{.context = context, .streams = options.streams, .chunk = chunk};
+  MemoryOptions plan{
+      .context = context, .streams = options.streams, .chunk = chunk, .kv_type = options.kv_type};
   const auto room = available_memory();
   if (plan.streams == 0) plan.streams = default_streams(*s->model_, *s->backend_, plan, room);
   s->memory_ = plan_memory(*s->model_, *s->backend_, plan);
@@ -49,10 +50,12 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
          s->tokenizer_->size(), g.vocab);
   }
   s->backend_->load_weights();  // now that nothing is refused any more
-  s->engine_ = std::make_unique<Engine>(
-      *s->model_, *s->backend_,
-      EngineOptions{
-          .context = context, .chunk = chunk, .max_streams = plan.streams, .checkpoints = plan.checkpoints});
+  s->engine_ = std::make_unique<Engine>(*s->model_, *s->backend_,
+                                        EngineOptions{.context = context,
+                                                      .chunk = chunk,
+                                                      .max_streams = plan.streams,
+                                                      .checkpoints = plan.checkpoints,
+                                                      .kv_type = s->memory_.kv_type});
   return s;
 }
 

@@ -23,6 +23,7 @@ struct SessionOptions {
   std::uint32_t chunk = 256;
   std::uint32_t streams = 1;  // 0: default_streams()
   bool any_geometry = false;
+  std::optional<KvType> kv_type = {};  // nothing: the backend's first
   // Puts something between the engine and its backend (tests: rounds that fail or wait).
   std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> wrap_backend = {};
 };
@@ -38,7 +39,8 @@ std::uint32_t default_streams(const Model& model, const Backend& backend, Memory
 class Session {
  public:
   // Error(kRefused) also when the memory plan does not fit what the system has left. Where only the
-  // checkpoints do not fit, the session goes without them (EngineOptions::checkpoints).
+  // checkpoints do not fit, the session goes without them (EngineOptions::checkpoints). Error(kUsage) for a
+  // KV cache type that the backend does not have.
   static std::unique_ptr<Session> open(const SessionOptions& options);
 
   const Model& model() const { return *model_; }

@@ -80,9 +80,14 @@ MemoryPlan plan_memory(const Model& model, const Backend& backend, const MemoryO
   plan.round_rows = options.chunk + options.streams - 1;
   for (const TensorView& tensor : model.checkpoint().tensors()) plan.weights += tensor.stored_bytes();
   plan.weights = backend.weight_bytes().value_or(plan.weights);
-  const KvPlan kv = KvPlan::make(g, options.context, options.chunk);
-  plan.kv_stream = kv.bytes(backend.kv_element_bytes());
-  if (options.checkpoints) plan.kv_undo = kv.undo_elements() * backend.kv_element_bytes();
+  plan.kv_type = choose_kv_type(backend, options.kv_type);
+  const KvBytes kv =
+      KvPlan::make(g, options.context, options.chunk, plan.kv_type).bytes([&](StorageType storage) {
+        return backend.kv_element_bytes(storage);
+      });
+  plan.kv_stream = kv.slots;
+  plan.kv_spans = kv.spans;
+  if (options.checkpoints) plan.kv_undo = kv.undo;
   plan.scratch = backend.scratch_bytes(plan.round_rows, options.streams);
   // Measured: a vocabulary of 262,144 pieces and its merges take about 60 MB, the program itself 10 MB.
   plan.tables = 10'000'000 + std::uint64_t{g.vocab} * 230;

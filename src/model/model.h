@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "backend/backend.h"
@@ -50,10 +51,12 @@ struct MemoryPlan {
   std::uint32_t streams = 1;
   std::uint32_t round_rows = 0;  // most rows of one round
   std::uint64_t weights = 0;     // tensor bytes, as mapped or as the backend packs them
-  std::uint64_t kv_stream = 0;   // keys and values of one stream at full context
-  std::uint64_t kv_undo = 0;     // what one stream's checkpoint may keep beside it (KvCache::set_checkpoint)
-  std::uint64_t scratch = 0;     // activations
-  std::uint64_t tables = 0;      // tokenizer tables and what the program itself takes
+  KvType kv_type = KvType::kF32;
+  std::uint64_t kv_stream = 0;  // keys and values of one stream at full context
+  std::uint64_t kv_spans = 0;   // of these, what rings have above their window for the rows of a round
+  std::uint64_t kv_undo = 0;    // what one stream's checkpoint may keep beside it (KvCache::set_checkpoint)
+  std::uint64_t scratch = 0;    // activations
+  std::uint64_t tables = 0;     // tokenizer tables and what the program itself takes
   std::uint64_t total() const { return weights + (kv_stream + kv_undo) * streams + scratch + tables; }
 };
 
@@ -62,7 +65,9 @@ struct MemoryOptions {
   std::uint32_t streams = 1;
   std::uint32_t chunk = 256;  // prompt rows in one round
   bool checkpoints = true;
+  std::optional<KvType> kv_type = {};  // nothing: the backend's first
 };
+// Error(kUsage) when the backend has no such KV cache type.
 MemoryPlan plan_memory(const Model& model, const Backend& backend, const MemoryOptions& options);
 
 }  // namespace gem

@@ -25,7 +25,8 @@ TEST(KvPlan, RingsHoldTheWindowAndOneSpan) {
   EXPECT_EQ(plan.layers[0].slots, 24u);
   EXPECT_EQ(plan.layers[1].slots, 1000u);
   EXPECT_EQ(plan.elements, 2u * 2 * (24 + 1000));
-  EXPECT_EQ(plan.bytes(4), plan.elements * 4);
+  EXPECT_EQ(plan.bytes().slots, 4 * plan.elements);
+  EXPECT_EQ(plan.bytes().spans, 4u * 2 * 2 * 8);
 }
 
 TEST(KvPlan, AShortContextNeedsNoMoreSlotsThanPositions) {
@@ -206,7 +207,7 @@ TEST(KvCheckpoint, RandomLivesKeepTheWindow) {
 TEST(KvCheckpoint, TheLogIsNoLargerThanPlannedAndKeptForTheNext) {
   const KvPlan plan = KvPlan::make(small(kWindow), 2000, kSpan);
   EXPECT_EQ(plan.undo_positions(), kWindow - 1 + KvPlan::kCheckpointMargin);
-  EXPECT_EQ(plan.undo_elements(), std::uint64_t{plan.undo_positions()} * 2 * 2);
+  EXPECT_EQ(plan.bytes().undo, std::uint64_t{plan.undo_positions()} * 4 * 2 * 2);
   EXPECT_EQ(KvPlan::make(small(kWindow), 190, kSpan).undo_positions(), 0u);  // no ring
   PositionCache cache(plan);
   for (int turn = 0; turn < 5; ++turn) {

@@ -47,8 +47,7 @@ TEST(Session, ThePlanCountsCheckpoints) {
   const Geometry& g = model->geometry();
   std::uint64_t slot = 0;  // key and value rows of all sliding layers
   for (std::size_t i = 0; i < g.layers.size(); ++i) {
-    if (g.layers[i].kind == LayerKind::kSliding)
-      slot += std::uint64_t{2} * g.kv_width(i) * backend->kv_element_bytes();
+    if (g.layers[i].kind == LayerKind::kSliding) slot += std::uint64_t{2} * g.kv_width(i) * sizeof(float);
   }
   MemoryOptions options{.context = 2048, .streams = 3, .chunk = 64};
   const MemoryPlan plan = plan_memory(*model, *backend, options);

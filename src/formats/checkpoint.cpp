@@ -1,5 +1,6 @@
 #include "formats/checkpoint.h"
 
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <utility>
@@ -7,6 +8,7 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "formats/gguf.h"
+#include "formats/hf_checkpoint.h"
 
 namespace gem {
 namespace {
@@ -122,7 +124,15 @@ std::string_view Checkpoint::keep(std::string text) {
   return *kept_.back();
 }
 
+void Checkpoint::set_metadata(std::string key, MetadataValue value) {
+  metadata_.insert_or_assign(std::move(key), std::move(value));
+}
+
 Checkpoint open_checkpoint(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return open_hf(path);
+  if (path.ends_with(".safetensors") || path.ends_with(".json"))
+    fail(ErrorCode::kBadFile, "{} is one file of a checkpoint; name the folder that holds config.json", path);
   return open_gguf(path);
 }
 

@@ -1,6 +1,6 @@
 // A checkpoint: opened files giving metadata and tensor views. Nothing above formats/ knows which container
 // it was; a reader of another container fills the same keys (GGUF's: "gemma4.block_count",
-// "tokenizer.ggml.tokens").
+// "tokenizer.ggml.tokens"; a tokenizer.json is "tokenizer.huggingface.json").
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -57,9 +58,12 @@ class Checkpoint {
 
   // Readers fill a checkpoint through these; both refuse duplicates with Error(kBadFile).
   void add_metadata(std::string key, MetadataValue value);
+  void set_metadata(std::string key, MetadataValue value);  // over what is there
   void add_tensor(TensorView tensor);
   // Keeps the mapping alive as long as the checkpoint.
   void add_file(std::string path, std::shared_ptr<const MappedFile> file);
+  // The same for a small file beside the tensors, which is not counted among the files.
+  void hold(std::shared_ptr<const MappedFile> file) { held_.push_back(std::move(file)); }
   // Keeps `text` alive as long as the checkpoint and returns a view of it (for readers that must decode
   // strings).
   std::string_view keep(std::string text);
@@ -70,12 +74,14 @@ class Checkpoint {
   std::unordered_map<std::string, std::size_t> tensor_index_;
   std::vector<std::string> files_;
   std::vector<std::shared_ptr<const MappedFile>> mappings_;
+  std::vector<std::shared_ptr<const MappedFile>> held_;
   std::vector<std::unique_ptr<std::string>> kept_;
   std::uint64_t file_bytes_ = 0;
 };
 
-// Opens a checkpoint by path: a GGUF file (the first of a split set opens all). Error(kBadFile) says what was
-// found, where, and what was expected.
+// Opens a checkpoint by path: a GGUF file (the first of a split set opens all), or a folder with config.json
+// and safetensors files as Hugging Face and MLX have them (formats/hf_checkpoint.h). Error(kBadFile) says
+// what was found, where, and what was expected.
 Checkpoint open_checkpoint(const std::string& path);
 
 }  // namespace gem

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "formats/hf_names.h"
 
 namespace gem {
 namespace {
@@ -74,6 +75,7 @@ std::vector<ManifestEntry> make_manifest(const Profile& profile) {
 }
 
 bool is_media_tensor(std::string_view name) {
+  if (is_hf_media(name)) return true;
   return name.starts_with("v.") || name.starts_with("a.") || name.starts_with("mm.");
 }
 

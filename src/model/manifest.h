@@ -25,7 +25,8 @@ struct ManifestEntry {
 std::vector<ManifestEntry> make_manifest(const Profile& profile);
 
 // Error(kRefused) listing (up to ten of) the missing, extra, misshapen or wrongly stored tensors by name,
-// with what was expected. Vision and audio tensors ("v.", "a.", "mm.") are allowed beside the manifest.
+// with what was expected. Vision and audio tensors ("v.", "a.", "mm.", "vision_tower." and its like) are
+// allowed beside the manifest.
 void check_manifest(const Checkpoint& checkpoint, const Profile& profile);
 bool is_media_tensor(std::string_view name);
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/numbers.h"
 
 namespace gem {
 namespace {
@@ -166,6 +167,18 @@ std::vector<bool> read_pattern(const Checkpoint& c, const Keys& keys, std::size_
   return pattern;
 }
 
+// What the token table's rows are multiplied with: sqrt(hidden) in f32 as GGUF files are run, or the same
+// rounded to bf16 where the checkpoint says that it was run so.
+float read_multiplier(const Checkpoint& c, std::uint32_t hidden) {
+  const float root = std::sqrt(static_cast<float>(hidden));
+  const auto own = c.number("gem.embedding_multiplier");
+  if (!own) return root;
+  const float rounded = bf16_to_f32(f32_to_bf16(root));
+  if (*own != double{root} && *own != double{rounded})
+    fail(ErrorCode::kRefused, "gem.embedding_multiplier is {}, expected {} or {}", *own, root, rounded);
+  return static_cast<float>(*own);
+}
+
 // The geometry that the metadata describes, consistent in itself.
 Profile read_geometry(const Checkpoint& c, ModelRole role) {
   const Keys keys(c, role == ModelRole::kAssistant ? "gemma4-assistant" : "gemma4");
@@ -229,7 +242,7 @@ Profile read_geometry(const Checkpoint& c, ModelRole role) {
   g.softcap = c.find(keys.name("final_logit_softcapping")) != nullptr
                   ? static_cast<float>(keys.number("final_logit_softcapping", 1e-3, 1e6))
                   : 0.0f;
-  g.embedding_multiplier = std::sqrt(static_cast<float>(g.hidden));
+  g.embedding_multiplier = read_multiplier(c, g.hidden);
   const TensorView* table = c.tensor("token_embd.weight");
   if (table == nullptr) fail(ErrorCode::kRefused, "the tensor token_embd.weight is missing");
   if (table->shape.size() != 2 || table->shape[0] < 1 || table->shape[0] > (1u << 24)) {
@@ -325,6 +338,16 @@ std::string difference(const Profile& found, const Profile& known) {
   return text;
 }
 
+// The two sizes have model types of their own, where a checkpoint has one at all.
+void check_model_type(const Checkpoint& c, const Profile& known) {
+  const auto type = c.string("gem.model_type");
+  if (!type || known.role != ModelRole::kTrunk) return;
+  const bool unified = type->starts_with("gemma4_unified");
+  if ((known.name == "12b" && !unified) || (known.name == "31b" && unified))
+    fail(ErrorCode::kRefused, "the model_type is {}, but the geometry is {}'s, whose model_type is {}", *type,
+         known.title, unified ? "gemma4" : "gemma4_unified");
+}
+
 }  // namespace
 
 std::span<const Profile> known_profiles() {
@@ -350,7 +373,12 @@ Profile read_profile(const Checkpoint& checkpoint, const AdmissionOptions& optio
   for (const Profile& known : known_profiles()) {
     if (known.role != role) continue;
     // Where V comes from is not compared: the profile says, and the manifest names missing or extra tensors.
-    if (difference(found, known).empty()) return known;
+    if (difference(found, known).empty()) {
+      check_model_type(checkpoint, known);
+      Profile admitted = known;
+      admitted.geometry.embedding_multiplier = found.geometry.embedding_multiplier;
+      return admitted;
+    }
     const bool same_size = role == ModelRole::kTrunk
                                ? known.geometry.layers.size() == found.geometry.layers.size()
                                : known.backbone == found.backbone;

@@ -31,7 +31,7 @@ void sort_unique(std::vector<std::int32_t>& ids) {
 
 Tokenizer Tokenizer::from_checkpoint(const Checkpoint& checkpoint) {
   const std::string path = checkpoint.files().empty() ? std::string() : checkpoint.files().front();
-  return load_from(path, [&] { return Tokenizer(read_gguf_tokenizer(checkpoint)); });
+  return load_from(path, [&] { return Tokenizer(read_checkpoint_tokenizer(checkpoint)); });
 }
 
 Tokenizer Tokenizer::from_json_file(const std::string& path) {
@@ -48,7 +48,8 @@ Tokenizer Tokenizer::from_json(std::string_view json) {
 
 bool Tokenizer::present_in(const Checkpoint& checkpoint) {
   return checkpoint.find("tokenizer.ggml.model") != nullptr ||
-         checkpoint.find("tokenizer.ggml.tokens") != nullptr;
+         checkpoint.find("tokenizer.ggml.tokens") != nullptr ||
+         checkpoint.find("tokenizer.huggingface.json") != nullptr;
 }
 
 Tokenizer::Tokenizer(TokenizerSource source)
@@ -68,7 +69,7 @@ Tokenizer::Tokenizer(TokenizerSource source)
   } else {
     fail(ErrorCode::kBadFile, "the vocabulary has no <bos>");
   }
-  if (source.eos) end_of_generation_.push_back(checked(*source.eos, "end-of-sequence"));
+  for (const std::int64_t id : source.eos) end_of_generation_.push_back(checked(id, "end-of-sequence"));
   for (const std::string_view name : {"<eos>", "<turn|>", "<|tool_response>"}) {
     if (const auto id = special_id(name)) end_of_generation_.push_back(*id);
   }

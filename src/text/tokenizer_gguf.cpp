@@ -144,7 +144,23 @@ TokenizerSource read_gguf_tokenizer(const Checkpoint& checkpoint) {
   }
 
   source.bos = checkpoint.integer("tokenizer.ggml.bos_token_id");
-  source.eos = checkpoint.integer("tokenizer.ggml.eos_token_id");
+  if (const auto eos = checkpoint.integer("tokenizer.ggml.eos_token_id")) source.eos.push_back(*eos);
+  source.suppressed =
+      checkpoint.integers("tokenizer.ggml.suppress_tokens").value_or(std::vector<std::int64_t>());
+  return source;
+}
+
+TokenizerSource read_checkpoint_tokenizer(const Checkpoint& checkpoint) {
+  const auto json = checkpoint.string("tokenizer.huggingface.json");
+  if (!json || checkpoint.find("tokenizer.ggml.tokens") != nullptr) {
+    if (checkpoint.find("gem.model_type") != nullptr && !json)
+      fail(ErrorCode::kBadFile, "there is no tokenizer.json beside config.json");
+    return read_gguf_tokenizer(checkpoint);
+  }
+  TokenizerSource source =
+      read_json_tokenizer(*json, checkpoint.string("gem.tokenizer_config").value_or(std::string_view()));
+  if (!source.bos) source.bos = checkpoint.integer("tokenizer.ggml.bos_token_id");
+  source.eos = checkpoint.integers("gem.end_tokens").value_or(std::vector<std::int64_t>());
   source.suppressed =
       checkpoint.integers("tokenizer.ggml.suppress_tokens").value_or(std::vector<std::int64_t>());
   return source;

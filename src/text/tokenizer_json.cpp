@@ -2,11 +2,13 @@
 // nearly all of it vocabulary and merges.
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
 #include "base/error.h"
+#include "formats/json_document.h"
 #include "text/tokenizer_source.h"
 #include "text/vocabulary.h"
 
@@ -24,6 +26,8 @@ class JsonTokenizerReader {
  public:
   using Json = nlohmann::json;
 
+  // What tokenizer_config.json adds: the name of <bos>, and added tokens.
+  void read_config(std::string_view text);
   TokenizerSource finish();
 
   // The events of nlohmann's SAX interface. Each returns whether to go on; errors are thrown.
@@ -166,6 +170,7 @@ class JsonTokenizerReader {
   std::array<std::string, 5> keys_;  // keys_[d]: the latest key of the object at depth d
   std::string piece_;                // the latest key of model.vocab
   std::vector<std::string> sides_;   // of the merge being read
+  std::string bos_;                  // its text, where the config names it
   std::string model_type_;
   std::string normalizer_type_, normalizer_pattern_, normalizer_content_;
   bool byte_fallback_ = false;
@@ -207,6 +212,41 @@ bool JsonTokenizerReader::string(std::string& value) {
   if (at({"normalizer", "pattern", "String"})) normalizer_pattern_ = value;
   if (at({"normalizer", "content"})) normalizer_content_ = value;
   return true;
+}
+
+void JsonTokenizerReader::read_config(std::string_view text) {
+  const std::string where = "tokenizer_config.json";
+  const Json document = parse_json_object(text, where);
+  const JsonFields fields(document, where);
+  if (const Json* bos = fields.find("bos_token"); bos != nullptr && bos->is_object()) {
+    bos_ = fields.object("bos_token")->string("content").value_or("");
+  } else {
+    bos_ = fields.string("bos_token").value_or("");
+  }
+  const auto decoder = fields.object("added_tokens_decoder");
+  if (!decoder) return;
+  for (const auto& item : decoder->json().items()) {
+    const JsonFields entry = decoder->needed_object(item.key());
+    AddedToken token;
+    const auto [end, error] =
+        std::from_chars(item.key().data(), item.key().data() + item.key().size(), token.id);
+    const auto content = entry.string("content");
+    if (error != std::errc() || end != item.key().data() + item.key().size() || !content)
+      fail(ErrorCode::kBadFile, "{} is no added token: an id with its content", decoder->name(item.key()));
+    token.content = *content;
+    token.special = entry.boolean("special").value_or(false);
+    for (const std::string_view flag : {"single_word", "lstrip", "rstrip"}) {
+      if (entry.boolean(flag).value_or(false)) refuse_field(entry.name(flag), "true", "false");
+    }
+    const auto same = std::find_if(added_.begin(), added_.end(),
+                                   [&](const AddedToken& known) { return known.id == token.id; });
+    if (same == added_.end()) {
+      added_.push_back(std::move(token));
+    } else if (same->content != token.content) {
+      fail(ErrorCode::kBadFile, "{}: id {} is {}, but {} in tokenizer.json", where, token.id,
+           in_quotes(token.content), in_quotes(same->content));
+    }
+  }
 }
 
 TokenizerSource JsonTokenizerReader::finish() {
@@ -260,14 +300,22 @@ TokenizerSource JsonTokenizerReader::finish() {
     source_.kinds[static_cast<std::size_t>(token.id)] =
         token.special ? PieceKind::kControl : PieceKind::kAdded;
   }
+  if (!bos_.empty()) {
+    const auto named = std::find(texts.begin(), texts.end(), bos_);
+    if (named == texts.end())
+      fail(ErrorCode::kBadFile, "tokenizer_config.json: bos_token {} is no piece of the vocabulary",
+           in_quotes(bos_));
+    source_.bos = named - texts.begin();
+  }
   return std::move(source_);
 }
 
 }  // namespace
 
-TokenizerSource read_json_tokenizer(std::string_view json) {
+TokenizerSource read_json_tokenizer(std::string_view json, std::string_view config) {
   JsonTokenizerReader reader;
   nlohmann::json::sax_parse(json.begin(), json.end(), &reader);
+  if (!config.empty()) reader.read_config(config);
   return reader.finish();
 }
 

@@ -54,7 +54,7 @@ struct TokenizerSource {
   TextList merges;
   std::vector<std::uint32_t> merge_left;
   std::optional<std::int64_t> bos;  // by id; else the piece named <bos>
-  std::optional<std::int64_t> eos;  // one more end of generation, beside those found by name
+  std::vector<std::int64_t> eos;    // more ends of generation, beside those found by name
   std::vector<std::int64_t> suppressed;
 
   void add_merge(std::string_view left, std::string_view right) {
@@ -65,8 +65,12 @@ struct TokenizerSource {
 
 // From the keys tokenizer.ggml.* (docs/models.md). Error(kBadFile) naming the key.
 TokenizerSource read_gguf_tokenizer(const Checkpoint& checkpoint);
-// From the text of a Hugging Face tokenizer.json. Error(kBadFile) naming the field.
-TokenizerSource read_json_tokenizer(std::string_view json);
+// From the text of a Hugging Face tokenizer.json, and of the tokenizer_config.json beside it where there is
+// one: its <bos>, and added tokens that the former does not have. Error(kBadFile) naming the field.
+TokenizerSource read_json_tokenizer(std::string_view json, std::string_view config = {});
+
+// Whichever of the two the checkpoint has, with the ids that its config names.
+TokenizerSource read_checkpoint_tokenizer(const Checkpoint& checkpoint);
 
 // `text` for an error message: in quotes, control characters and broken UTF-8 escaped, at most 40 bytes of
 // it.

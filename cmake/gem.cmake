@@ -45,6 +45,8 @@ function(gem_layer name)
     elseif(source MATCHES "_avx512\\.cpp$")
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
         "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512vl;-mavx512vnni")
+    elseif(source MATCHES "_neon\\.cpp$" AND CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-march=armv8.2-a+dotprod")
     endif()
   endforeach()
   set_property(TARGET gem_${name} PROPERTY GEM_DEPENDS "${arg_DEPENDS}")

@@ -2,6 +2,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 #include <array>
@@ -27,6 +30,10 @@ bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") > 0 && __builtin_cpu_supports("avx512bw") > 0 &&
          __builtin_cpu_supports("avx512vl") > 0 && __builtin_cpu_supports("avx512vnni") > 0;
 }
+#elif defined(__aarch64__)
+bool has_neon_dot() {
+  return (::getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+}
 #endif
 
 std::span<const Kernels* const> all_kernels() {
@@ -34,6 +41,8 @@ std::span<const Kernels* const> all_kernels() {
 #if defined(__x86_64__)
     &kAvx512Kernels,
     &kAvx2Kernels,
+#elif defined(__aarch64__)
+    &kNeonKernels,
 #endif
     &kPortableKernels
   };

@@ -118,6 +118,10 @@ extern const Kernels kAvx512Kernels;
 bool has_avx2();
 bool has_avx512();
 #endif
+#if defined(__aarch64__)
+extern const Kernels kNeonKernels;
+bool has_neon_dot();  // the dot product of bytes, Armv8.2
+#endif
 
 // Every table built in, best first. The last one runs anywhere.
 std::span<const Kernels* const> all_kernels();

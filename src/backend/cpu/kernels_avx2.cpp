@@ -14,8 +14,9 @@
 namespace gem::cpu {
 namespace {
 
-// How far ahead of its codes a decode kernel asks for memory: some 150 nanoseconds at 15 GB/s a core.
-constexpr std::size_t kPrefetch = 2048;
+// How far ahead of its codes a decode kernel asks for memory: some 300 nanoseconds at 15 GB/s a core, and far
+// enough to reach the next group's scales.
+constexpr std::size_t kPrefetch = 4096;
 
 // Lanes folded in a fixed order: upper half, then pairs.
 float sum_lanes(__m256 v) {
@@ -136,39 +137,46 @@ void one_row_q4_0(const std::byte* group, const Activations& x, float* out) {
   _mm256_storeu_ps(out + 8, y[1]);
 }
 
+// Both halves share a broadcast of the activations. The sums stay in memory: the dot products take the
+// registers.
 template <unsigned R>
 void rows_q4_0(const std::byte* group, const Activations& x, float* out) {
   const __m256i mask = _mm256_set1_epi16(15);
   const std::byte* codes = group + group_scale_bytes(x.blocks);
   const std::int16_t* q = x.q;
-  __m256 y[R][2];
-  for (unsigned r = 0; r < R; ++r) y[r][0] = y[r][1] = _mm256_setzero_ps();
+  for (unsigned r = 0; r < 2 * R; ++r) _mm256_storeu_ps(out + 8 * r, _mm256_setzero_ps());
   for (std::size_t b = 0; b < x.blocks; ++b, q += kBlock, codes += 16 * kGroupRows, group += 2 * kGroupRows) {
-    for (std::size_t half = 0; half < 2; ++half) {
-      __m256i dot[R];
-      for (unsigned r = 0; r < R; ++r) dot[r] = _mm256_set1_epi32(-8 * x.sum[r * x.blocks + b]);
-      for (std::size_t v = 0; v < 4; ++v) {
-        __m256i words = load(codes + 64 * v + 32 * half);
-        for (std::size_t i = 0; i < 4; ++i) {
-          const __m256i w = _mm256_and_si256(words, mask);
-          words = _mm256_srli_epi16(words, 4);
-          for (unsigned r = 0; r < R; ++r) {
-            const __m256i columns = two_columns(q + r * x.stride + 8 * v + 2 * i);
-            dot[r] = _mm256_add_epi32(dot[r], _mm256_madd_epi16(w, columns));
-            keep(dot[r]);
-          }
+    for (std::size_t i = 0; i < 4; ++i)
+      _mm_prefetch(reinterpret_cast<const char*>(codes + kPrefetch + 64 * i), _MM_HINT_T0);
+    __m256i dot[R][2];
+    for (unsigned r = 0; r < R; ++r) dot[r][0] = dot[r][1] = _mm256_set1_epi32(-8 * x.sum[r * x.blocks + b]);
+#pragma GCC unroll 4
+    for (std::size_t v = 0; v < 4; ++v) {
+      __m256i low = load(codes + 64 * v);
+      __m256i high = load(codes + 64 * v + 32);
+#pragma GCC unroll 4
+      for (std::size_t i = 0; i < 4; ++i) {
+        const __m256i w0 = i < 3 ? _mm256_and_si256(low, mask) : low;  // nothing is left above the last one
+        const __m256i w1 = i < 3 ? _mm256_and_si256(high, mask) : high;
+        low = _mm256_srli_epi16(low, 4);
+        high = _mm256_srli_epi16(high, 4);
+        for (unsigned r = 0; r < R; ++r) {
+          const __m256i columns = two_columns(q + r * x.stride + 8 * v + 2 * i);
+          dot[r][0] = _mm256_add_epi32(dot[r][0], _mm256_madd_epi16(w0, columns));
+          dot[r][1] = _mm256_add_epi32(dot[r][1], _mm256_madd_epi16(w1, columns));
+          keep(dot[r][0]);
+          keep(dot[r][1]);
         }
       }
-      const __m256 weight_scale = eight_halves(group + 16 * half);
-      for (unsigned r = 0; r < R; ++r) {
-        const __m256 scale = _mm256_set1_ps(x.scale[r * x.blocks + b]);
-        y[r][half] = add_block(dot[r], weight_scale, scale, y[r][half]);
-      }
     }
-  }
-  for (unsigned r = 0; r < R; ++r) {
-    _mm256_storeu_ps(out + r * kGroupRows, y[r][0]);
-    _mm256_storeu_ps(out + r * kGroupRows + 8, y[r][1]);
+    const __m256 s0 = eight_halves(group);
+    const __m256 s1 = eight_halves(group + 16);
+    for (unsigned r = 0; r < R; ++r) {
+      const __m256 scale = _mm256_set1_ps(x.scale[r * x.blocks + b]);
+      float* y = out + r * kGroupRows;
+      _mm256_storeu_ps(y, add_block(dot[r][0], s0, scale, _mm256_loadu_ps(y)));
+      _mm256_storeu_ps(y + 8, add_block(dot[r][1], s1, scale, _mm256_loadu_ps(y + 8)));
+    }
   }
 }
 

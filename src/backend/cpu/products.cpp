@@ -8,7 +8,7 @@ namespace {
 
 // Up to this many rows a group is decoded anew for every tile of rows, in registers; beyond, unpacking it
 // once into the cache costs less than it saves.
-constexpr std::size_t kDirectRows = 8;
+constexpr std::size_t kDirectRows = 16;
 
 // Blocks of a panel: 16 KB of codes stay in the first-level cache while the activation rows pass by.
 constexpr std::size_t kPanelBlocks = 16;
@@ -37,10 +37,9 @@ void store(const Product& product, std::size_t group, std::size_t first, std::si
 void multiply_direct(const Activations& x, std::size_t rows, const Product& product, std::size_t begin,
                      std::size_t end, const Kernels& k) {
   const PackedMatrix& m = *product.matrix;
-  const auto kernel = m.form() == PackedForm::kNibbles ? k.group_q4_0 : k.group_q8_0;
   alignas(64) float tile[kDirectRows * kGroupRows];
   for (std::size_t g = begin; g < end; ++g) {
-    kernel(m.group(g), x, rows, tile);
+    m.multiply_group(g, x, rows, tile, k);
     store(product, g, 0, rows, tile);
   }
 }
@@ -104,7 +103,7 @@ void multiply_piece(const Operand& x, const Product& product, std::size_t begin,
                     const Kernels& k) {
   const PackedForm form = product.matrix->form();
   if (form == PackedForm::kFloats) return multiply_floats(x, product, begin, end, k);
-  if ((form == PackedForm::kNibbles || form == PackedForm::kBytes) && x.rows() <= kDirectRows)
+  if (product.matrix->is_direct(k) && x.rows() <= kDirectRows)
     return multiply_direct(x.integers(), x.rows(), product, begin, end, k);
   multiply_panels(x.integers(), x.rows(), product, begin, end, k);
 }

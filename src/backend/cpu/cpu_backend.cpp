@@ -96,6 +96,10 @@ class CpuBackend final : public Backend {
         const std::size_t first = begin * cpu::kGroupRows;
         const std::size_t last = std::min<std::size_t>(end * cpu::kGroupRows, from.rows);
         release_({from.row(first), (last - first) * from.row_bytes()});
+        if (from.type != StorageType::kAffine) return;
+        const std::size_t scales = from.affine.row_scale_bytes(from.cols);
+        release_({from.affine.scales + first * scales, (last - first) * scales});
+        release_({from.affine.biases + first * scales, (last - first) * scales});
       });
     });
   }
@@ -128,7 +132,7 @@ class CpuBackend final : public Backend {
         std::copy_n(embeddings_.data() + given[r] * g_.hidden, g_.hidden, h);
         return;
       }
-      k_.expand(w_.token_embd.type, w_.token_embd.row(static_cast<std::size_t>(tokens_[r])), h, g_.hidden);
+      expand_row(w_.token_embd, static_cast<std::size_t>(tokens_[r]), h);
       for (std::size_t i = 0; i < g_.hidden; ++i) h[i] *= g_.embedding_multiplier;
     });
   }
@@ -324,12 +328,20 @@ class CpuBackend final : public Backend {
     for_rows([&](std::size_t r) {
       float* pair = pairs_.data() + r * 2 * width;
       const Matrix& table = w_.target_embd;
-      k_.expand(table.type, table.row(static_cast<std::size_t>(tokens_[r])), pair, width);
+      expand_row(table, static_cast<std::size_t>(tokens_[r]), pair);
       for (std::size_t i = 0; i < width; ++i) pair[i] *= w_.target_multiplier;
       std::copy_n(hidden_.data() + r * width, width, pair + width);
     });
     pairs_operand_.assign(pairs_.data(), rows_, 2 * width);
     multiply_one(pairs_operand_, pre_, residual_.data());
+  }
+
+  void expand_row(const Matrix& m, std::size_t row, float* out) const {
+    if (m.type == StorageType::kAffine) {
+      m.expand_row(row, out);
+    } else {
+      k_.expand(m.type, m.row(row), out, m.cols);
+    }
   }
 
   void multiply_one(Operand& x, const PackedMatrix& matrix, float* out) {

@@ -55,6 +55,8 @@ PackedForm packed_form(StorageType type) {
     case StorageType::kQ5_K:
     case StorageType::kQ6_K:
       return PackedForm::kSuper;
+    case StorageType::kAffine:
+      return PackedForm::kAffine;
     default:
       return PackedForm::kBlocks;
   }
@@ -70,6 +72,10 @@ PackedMatrix::PackedMatrix(const Matrix& source) : source_(source), form_(packed
       return;
     case PackedForm::kSuper:
       group_bytes_ = storage_blocks(source.type, cols()) * super_layout(source.type).bytes();
+      return;
+    case PackedForm::kAffine:
+      affine_ = AffineLayout(source.affine, cols());
+      group_bytes_ = affine_.bytes();
       return;
     case PackedForm::kBlocks:
       group_bytes_ = kGroupRows * source.row_bytes();
@@ -89,6 +95,13 @@ void PackedMatrix::pack_group(std::size_t group) {
   std::byte* const out = data_.as<std::byte>() + group * group_bytes_;
   const std::size_t filled = std::min<std::size_t>(kGroupRows, rows() - group * kGroupRows);
   if (filled < kGroupRows) std::memset(out, 0, group_bytes_);
+  if (form_ == PackedForm::kAffine) {
+    for (std::size_t lane = 0; lane < filled; ++lane) {
+      const std::size_t row = group * kGroupRows + lane;
+      pack_affine_row(affine_, source_.affine, source_.row(row), row, lane, out);
+    }
+    return;
+  }
   const std::size_t block_bytes = storage_info(source_.type).block_bytes;
   const std::size_t count = storage_blocks(source_.type, cols());
   for (std::size_t row = 0; row < filled; ++row) {
@@ -115,6 +128,20 @@ void PackedMatrix::pack_group(std::size_t group) {
   }
 }
 
+bool PackedMatrix::is_direct(const Kernels& kernels) const {
+  if (form_ == PackedForm::kAffine)
+    return (affine_.bits == 4 || affine_.bits == 8) && affine_kernels(kernels).group != nullptr;
+  return form_ == PackedForm::kNibbles || form_ == PackedForm::kBytes;
+}
+
+void PackedMatrix::multiply_group(std::size_t group, const Activations& x, std::size_t rows, float* out,
+                                  const Kernels& kernels) const {
+  if (form_ == PackedForm::kAffine)
+    return affine_kernels(kernels).group(affine_, this->group(group), x, rows, out);
+  const auto kernel = form_ == PackedForm::kNibbles ? kernels.group_q4_0 : kernels.group_q8_0;
+  kernel(this->group(group), x, rows, out);
+}
+
 void PackedMatrix::unpack(std::size_t group, std::size_t first, Panel& panel, const Kernels& kernels) const {
   panel.scales_per_block = 1;
   panel.has_minima = false;
@@ -127,6 +154,9 @@ void PackedMatrix::unpack(std::size_t group, std::size_t first, Panel& panel, co
       panel.scales_per_block = source_.type == StorageType::kQ6_K ? 2 : 1;
       panel.has_minima = source_.type != StorageType::kQ6_K;
       return kernels.unpack_super(source_.type, this->group(group), first, panel);
+    case PackedForm::kAffine:
+      panel.has_minima = true;
+      return affine_kernels(kernels).unpack(affine_, this->group(group), first, panel);
     case PackedForm::kBlocks:
       return unpack_blocks(source_.type, this->group(group), first, panel);
     case PackedForm::kFloats:

@@ -8,7 +8,9 @@
 //          pairs of columns in 16-bit lanes.
 //   Q8_0   f16 scales likewise; then a block's codes: 16 vectors of 16 rows * 2 bytes, columns 2v and 2v + 1.
 //   Q4_K, Q5_K, Q6_K  nibbles in the same order beside their upper bits and scales
-//   (backend/cpu/super_blocks.h). others the storage blocks of the 16 rows side by side, as they are; they
+//   (backend/cpu/super_blocks.h).
+//   MLX's affine types: see backend/cpu/affine.h.
+//   others the storage blocks of the 16 rows side by side, as they are; they
 //   are decoded panel by panel.
 // F32, F16 and BF16 matrices stay where they are, row by row.
 #pragma once
@@ -16,13 +18,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "backend/cpu/affine.h"
 #include "backend/cpu/kernels.h"
 #include "backend/geometry.h"
 #include "base/buffer.h"
 
 namespace gem::cpu {
 
-enum class PackedForm : std::uint8_t { kNibbles, kBytes, kSuper, kBlocks, kFloats };
+enum class PackedForm : std::uint8_t { kNibbles, kBytes, kSuper, kAffine, kBlocks, kFloats };
 PackedForm packed_form(StorageType type);
 
 class PackedMatrix {
@@ -43,12 +46,18 @@ class PackedMatrix {
   void pack_group(std::size_t group);
   const std::byte* group(std::size_t group) const { return data_.as<std::byte>() + group * group_bytes_; }
 
+  // Whether a group can be multiplied without a panel, and that product: as Kernels::group_q4_0.
+  bool is_direct(const Kernels& kernels) const;
+  void multiply_group(std::size_t group, const Activations& x, std::size_t rows, float* out,
+                      const Kernels& kernels) const;
+
   // Blocks first .. first + panel.blocks - 1 of a group. Sets the panel's scales_per_block and has_minima.
   void unpack(std::size_t group, std::size_t first, Panel& panel, const Kernels& kernels) const;
 
  private:
   Matrix source_;
   PackedForm form_ = PackedForm::kFloats;
+  AffineLayout affine_;
   std::size_t group_bytes_ = 0;
   Buffer data_;
 };

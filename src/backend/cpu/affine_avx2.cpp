@@ -1,0 +1,192 @@
+// AVX2 kernels of affine weights: 4 and 8 bits in registers for few rows, all widths into panels. The AVX-512
+// table uses them too.
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "backend/cpu/affine_unpack.h"
+
+namespace gem::cpu {
+namespace {
+
+constexpr std::size_t kPrefetch = 2048;  // as in kernels_avx2.cpp
+
+__m256i load(const void* p) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+}
+__m128i load_half(const std::byte* p) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
+// Columns 2p and 2p + 1 in every 32-bit lane.
+__m256i two_columns(const std::int16_t* q) {
+  std::int32_t both;
+  std::memcpy(&both, q, sizeof both);
+  return _mm256_set1_epi32(both);
+}
+// Keeps the compiler from forming all products first and spilling them.
+inline void keep(__m256i& v) {
+  asm("" : "+x"(v));
+}
+
+// Scales (or biases) of 8 rows.
+template <bool kWide>
+__m256 eight_scales(const std::byte* p) {
+  if constexpr (kWide) return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_half(p)), 16));
+}
+
+void prefetch(const std::byte* codes, std::size_t lines) {
+  for (std::size_t i = 0; i < lines; ++i)
+    _mm_prefetch(reinterpret_cast<const char*>(codes + kPrefetch + 64 * i), _MM_HINT_T0);
+}
+
+// The dot products of one block of 4-bit codes with one row. Nibbles are multiplied where they stand, times
+// 1, 16 and 256; see one_row_q4_0 for why that is exact.
+void one_row_nibbles(const std::byte* codes, const std::int16_t* q, __m256i (&dot)[2]) {
+  const __m256i mask0 = _mm256_set1_epi16(0x000f);
+  const __m256i mask1 = _mm256_set1_epi16(0x00f0);
+  const __m256i mask2 = _mm256_set1_epi16(0x0f00);
+  const __m256i zero = _mm256_setzero_si256();
+  __m256i by1[2] = {zero, zero};
+  __m256i by16[2] = {zero, zero};
+  __m256i by256[2] = {zero, zero};
+  prefetch(codes, 4);
+  for (std::size_t v = 0; v < 4; ++v) {
+    const __m256i x0 = two_columns(q + 8 * v);
+    const __m256i x1 = two_columns(q + 8 * v + 2);
+    const __m256i x2 = two_columns(q + 8 * v + 4);
+    const __m256i x3 = two_columns(q + 8 * v + 6);
+    for (std::size_t half = 0; half < 2; ++half) {
+      const __m256i words = load(codes + 64 * v + 32 * half);
+      by1[half] = _mm256_add_epi32(by1[half], _mm256_madd_epi16(_mm256_and_si256(words, mask0), x0));
+      by16[half] = _mm256_add_epi32(by16[half], _mm256_madd_epi16(_mm256_and_si256(words, mask1), x1));
+      by256[half] = _mm256_add_epi32(by256[half], _mm256_madd_epi16(_mm256_and_si256(words, mask2), x2));
+      by1[half] = _mm256_add_epi32(by1[half], _mm256_madd_epi16(_mm256_srli_epi16(words, 12), x3));
+      keep(by1[half]);
+    }
+  }
+  for (std::size_t half = 0; half < 2; ++half)
+    dot[half] = _mm256_add_epi32(
+        by1[half], _mm256_add_epi32(_mm256_srai_epi32(by16[half], 4), _mm256_srai_epi32(by256[half], 8)));
+}
+
+template <unsigned R>
+void nibbles(const std::byte* codes, const std::int16_t* q, std::size_t stride, __m256i (&dot)[R][2]) {
+  if constexpr (R == 1) return one_row_nibbles(codes, q, dot[0]);
+  const __m256i mask = _mm256_set1_epi16(15);
+  for (std::size_t half = 0; half < 2; ++half) {
+    for (unsigned r = 0; r < R; ++r) dot[r][half] = _mm256_setzero_si256();
+    for (std::size_t v = 0; v < 4; ++v) {
+      __m256i words = load(codes + 64 * v + 32 * half);
+      for (std::size_t i = 0; i < 4; ++i) {
+        const __m256i w = _mm256_and_si256(words, mask);
+        words = _mm256_srli_epi16(words, 4);
+        for (unsigned r = 0; r < R; ++r) {
+          const __m256i columns = two_columns(q + r * stride + 8 * v + 2 * i);
+          dot[r][half] = _mm256_add_epi32(dot[r][half], _mm256_madd_epi16(w, columns));
+          keep(dot[r][half]);
+        }
+      }
+    }
+  }
+}
+
+// Codes up to 255 times |q| <= 32767, 32 of them: below 2^29.
+template <unsigned R>
+void bytes(const std::byte* codes, const std::int16_t* q, std::size_t stride, __m256i (&dot)[R][2]) {
+  for (unsigned r = 0; r < R; ++r) dot[r][0] = dot[r][1] = _mm256_setzero_si256();
+  if (R == 1) prefetch(codes, 8);
+  for (std::size_t p = 0; p < 16; ++p) {
+    const __m256i low = _mm256_cvtepu8_epi16(load_half(codes + 32 * p));
+    const __m256i high = _mm256_cvtepu8_epi16(load_half(codes + 32 * p + 16));
+    for (unsigned r = 0; r < R; ++r) {
+      const __m256i columns = two_columns(q + r * stride + 2 * p);
+      dot[r][0] = _mm256_add_epi32(dot[r][0], _mm256_madd_epi16(low, columns));
+      dot[r][1] = _mm256_add_epi32(dot[r][1], _mm256_madd_epi16(high, columns));
+      keep(dot[r][0]);
+      keep(dot[r][1]);
+    }
+  }
+}
+
+template <unsigned R, bool kBytes, bool kWide>
+void rows_affine(const AffineLayout& layout, const std::byte* group, const Activations& x, float* out) {
+  const std::byte* codes = group + layout.codes();
+  const std::byte* entry = group;
+  const std::size_t entry_bytes = layout.entry_bytes();
+  const std::size_t half_scales = 8 * layout.scale_bytes();
+  const std::int16_t* q = x.q;
+  __m256 y[R][2];
+  for (unsigned r = 0; r < R; ++r) y[r][0] = y[r][1] = _mm256_setzero_ps();
+  for (std::size_t first = 0; first < layout.blocks; first += layout.group_blocks, entry += entry_bytes) {
+    for (std::size_t b = first; b < first + layout.group_blocks; ++b, q += kBlock) {
+      __m256i dot[R][2];
+      if constexpr (kBytes) {
+        bytes<R>(codes, q, x.stride, dot);
+        codes += 32 * kGroupRows;
+      } else {
+        nibbles<R>(codes, q, x.stride, dot);
+        codes += 16 * kGroupRows;
+      }
+      for (std::size_t half = 0; half < 2; ++half) {
+        const __m256 scale = eight_scales<kWide>(entry + half * half_scales);
+        const __m256 bias = eight_scales<kWide>(entry + entry_bytes / 2 + half * half_scales);
+        for (unsigned r = 0; r < R; ++r) {
+          const std::size_t at = r * x.blocks + b;
+          const __m256 x_scale = _mm256_set1_ps(x.scale[at]);
+          const __m256 sum = _mm256_set1_ps(static_cast<float>(x.sum[at]) * x.scale[at]);
+          const __m256 with_codes =
+              _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[r][half]), _mm256_mul_ps(scale, x_scale), y[r][half]);
+          y[r][half] = _mm256_fmadd_ps(bias, sum, with_codes);
+        }
+      }
+    }
+  }
+  for (unsigned r = 0; r < R; ++r) {
+    _mm256_storeu_ps(out + r * kGroupRows, y[r][0]);
+    _mm256_storeu_ps(out + r * kGroupRows + 8, y[r][1]);
+  }
+}
+
+template <bool kBytes, bool kWide>
+void group_affine(const AffineLayout& layout, const std::byte* group, const Activations& x, std::size_t rows,
+                  float* out) {
+  for (std::size_t r = 0; r < rows; r += kRowTile) {
+    const Activations part = x.at(r, 0);
+    float* const to = out + r * kGroupRows;
+    switch (rows - r) {
+      case 1:
+        rows_affine<1, kBytes, kWide>(layout, group, part, to);
+        break;
+      case 2:
+        rows_affine<2, kBytes, kWide>(layout, group, part, to);
+        break;
+      case 3:
+        rows_affine<3, kBytes, kWide>(layout, group, part, to);
+        break;
+      default:
+        rows_affine<kRowTile, kBytes, kWide>(layout, group, part, to);
+    }
+  }
+}
+
+void group_affine(const AffineLayout& layout, const std::byte* group, const Activations& x, std::size_t rows,
+                  float* out) {
+  if (layout.bits == 8) {
+    layout.wide ? group_affine<true, true>(layout, group, x, rows, out)
+                : group_affine<true, false>(layout, group, x, rows, out);
+  } else {
+    layout.wide ? group_affine<false, true>(layout, group, x, rows, out)
+                : group_affine<false, false>(layout, group, x, rows, out);
+  }
+}
+
+}  // namespace
+
+const AffineKernels kAvx2Affine = {.group = group_affine, .unpack = unpack_affine};
+
+}  // namespace gem::cpu
+
+#endif

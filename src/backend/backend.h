@@ -80,8 +80,10 @@ class Backend {
   // Bytes of weights in memory while the backend runs; nothing: those of the checkpoint.
   virtual std::optional<std::uint64_t> weight_bytes() const { return std::nullopt; }
   // Brings the weights into the backend's own form, where it has one, by all its threads. The first begin()
-  // does it where nobody did. Error(kTooLarge) when there is no room.
-  virtual void load_weights() {}
+  // does it where nobody did. `progress` may be empty; it is called by this thread now and then, with bytes.
+  // Error(kTooLarge) when there is no room.
+  using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
+  virtual void load_weights(const Progress& progress) { static_cast<void>(progress); }
 
   // A backend of the same kind for an assistant that reads the caches of this one, with this one's threads:
   // its rows name a cache and the position that their queries take (RoPE and window), the keys are those that

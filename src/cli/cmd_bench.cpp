@@ -50,7 +50,7 @@ class Bench {
         model_(Model::load(o.model.path(), {.any_geometry = o.model.any_geometry})),
         backend_(make_backend(parse_backend(o.model.backend), *model_, o.model.threads)),
         kv_type_(choose_kv_type(*backend_, o.model.kv_type)) {
-    backend_->load_weights();
+    backend_->load_weights({});
   }
 
   const Model& model() const { return *model_; }

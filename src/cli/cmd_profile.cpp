@@ -72,7 +72,7 @@ void run(const Options& o) {
          o.depth, g.context);
   const auto backend = make_backend(parse_backend(o.model.backend), *model, o.model.threads);
   const KvType kv_type = choose_kv_type(*backend, o.model.kv_type);
-  backend->load_weights();
+  backend->load_weights({});
   const std::uint32_t span = std::max(o.rows, std::min(o.model.chunk, o.depth + 1));
   const auto cache =
       backend->new_cache(KvPlan::make(g, o.depth + o.rows, std::min(span, o.depth + o.rows), kv_type));

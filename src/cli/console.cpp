@@ -10,6 +10,7 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "cli/progress_bar.h"
 
 namespace gem::cli {
 namespace {
@@ -50,10 +51,7 @@ class PromptBar {
     if (!active_) return;
     const double elapsed = seconds();
     if (elapsed < 0.5 || total < 2) return;
-    const std::uint32_t cells = 30 * done / total;
-    std::string bar;
-    for (std::uint32_t i = 0; i < 30; ++i) bar += i < cells ? "━" : "─";
-    fmt::print(stderr, "\r\033[Kreading {} {}/{} tokens", bar, done, total);
+    fmt::print(stderr, "\r\033[Kreading {} {}/{} tokens", bar(done, total), done, total);
     std::fflush(stderr);
     shown_ = true;
   }

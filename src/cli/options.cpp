@@ -11,6 +11,8 @@
 
 #include "base/error.h"
 #include "cli/json_lines.h"
+#include "cli/model_path.h"
+#include "cli/progress_bar.h"
 
 namespace gem::cli {
 
@@ -29,7 +31,7 @@ auto whole(const std::string& text, const Convert& convert) {
 
 void ModelOptions::add_to(CLI::App& app, bool positional) {
   app.add_option(positional ? "model,-m,--model" : "-m,--model", model,
-                 "A GGUF file (default: the bundled demo model)");
+                 "A GGUF file, or ORG/REPO[:PATTERN] that was pulled (default: the bundled demo model)");
   app.add_option("--backend", backend, "cpu or oracle")->capture_default_str();
   app.add_option("--threads", threads, "Threads (default: one a physical core)")->check(CLI::Range(1, 1024));
   app.add_option("--context", context,
@@ -48,7 +50,7 @@ void ModelOptions::add_to(CLI::App& app, bool positional) {
 }
 
 std::string ModelOptions::path() const {
-  return model.empty() ? bundled_model() : model;
+  return model.empty() ? bundled_model() : resolve_model(model);
 }
 
 SessionOptions ModelOptions::session() const {
@@ -132,15 +134,9 @@ std::string bundled_model() {
 }
 
 std::unique_ptr<Session> open_session(const ModelOptions& options) {
-  const SessionOptions session = options.session();
-  const bool terminal = ::isatty(STDERR_FILENO) != 0;
-  if (terminal) std::cerr << "loading " << session.model << " …" << std::flush;
-  struct Clear {
-    bool active;
-    ~Clear() {
-      if (active) std::cerr << "\r\033[K" << std::flush;
-    }
-  } clear{terminal};
+  SessionOptions session = options.session();
+  ProgressBar bar("loading");
+  session.load_progress = [&bar](std::uint64_t done, std::uint64_t total) { bar.show_bytes(done, total); };
   return Session::open(session);
 }
 

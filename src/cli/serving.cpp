@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <array>
+#include <chrono>
 #include <ctime>
 #include <exception>
 #include <mutex>
@@ -56,6 +57,15 @@ Serving::~Serving() {
 void Serving::load() {
   SessionOptions session = options_.model.session();
   session.streams = options_.parallel;
+  const auto start = std::chrono::steady_clock::now();
+  auto last = start;
+  session.load_progress = [&](std::uint64_t done, std::uint64_t total) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last < std::chrono::seconds(5)) return;
+    last = now;
+    spdlog::info("loading weights: {} of {}, {:.0f} s", human_bytes(done), human_bytes(total),
+                 std::chrono::duration<double>(now - start).count());
+  };
   session_ = Session::open(session);
   service_ = std::make_unique<server::Service>(*session_, server::ServiceOptions{.queue = options_.queue},
                                                &metrics_);

@@ -42,14 +42,14 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
          "{} at a context of {} needs {} bytes of memory, {} are available; a shorter --context needs less",
          options.model, context, s->memory_.total(), *room);
   }
-  // Now, and not with the first reply: whoever waits for the model to be ready waits for this.
-  s->backend_->load_weights();
   s->tokenizer_ = std::make_unique<Tokenizer>(Tokenizer::from_checkpoint(s->model_->checkpoint()));
   if (static_cast<std::uint32_t>(s->tokenizer_->size()) > g.vocab) {
     fail(ErrorCode::kRefused, "{}: the tokenizer has {} pieces, the table {} rows", options.model,
          s->tokenizer_->size(), g.vocab);
   }
-  s->backend_->load_weights();  // now that nothing is refused any more
+  // Now that nothing is refused any more, and not with the first reply: whoever waits for the model to be
+  // ready waits for this.
+  s->backend_->load_weights(options.load_progress);
   s->engine_ = std::make_unique<Engine>(*s->model_, *s->backend_,
                                         EngineOptions{.context = context,
                                                       .chunk = chunk,

@@ -23,7 +23,8 @@ struct SessionOptions {
   std::uint32_t chunk = 256;
   std::uint32_t streams = 1;  // 0: default_streams()
   bool any_geometry = false;
-  std::optional<KvType> kv_type = {};  // nothing: the backend's first
+  std::optional<KvType> kv_type = {};    // nothing: the backend's first
+  Backend::Progress load_progress = {};  // while the weights are packed
   // Puts something between the engine and its backend (tests: rounds that fail or wait).
   std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> wrap_backend = {};
 };

@@ -15,6 +15,9 @@ namespace gem::testing {
 struct BackendHooks {
   std::function<void(const RoundRows&)> before_round;  // may throw: the round fails
   std::optional<bool> decode_equals_prompt;
+  std::vector<KvType> kv_types;  // empty: those of the real one
+  // After a layer's keys and values went into the caches: may write others there.
+  std::function<void(std::uint32_t layer, std::span<const RowSpan>, const Backend&)> after_qk_prep;
 };
 
 class WrappedBackend final : public Backend {
@@ -25,7 +28,9 @@ class WrappedBackend final : public Backend {
   const char* name() const override { return inner_->name(); }
   std::string description() const override { return inner_->description(); }
   std::unique_ptr<KvCache> new_cache(const KvPlan& plan) override { return inner_->new_cache(plan); }
-  std::span<const KvType> kv_types() const override { return inner_->kv_types(); }
+  std::span<const KvType> kv_types() const override {
+    return hooks_.kv_types.empty() ? inner_->kv_types() : hooks_.kv_types;
+  }
   std::uint32_t kv_element_bytes(StorageType storage) const override {
     return inner_->kv_element_bytes(storage);
   }
@@ -36,15 +41,19 @@ class WrappedBackend final : public Backend {
     return inner_->scratch_bytes(rows, logit_rows);
   }
   std::optional<std::uint64_t> weight_bytes() const override { return inner_->weight_bytes(); }
-  void load_weights() override { inner_->load_weights(); }
+  void load_weights(const Progress& progress) override { inner_->load_weights(progress); }
   bool run_all() override { return inner_->run_all(); }
   void begin(const RoundRows& rows) override {
     if (hooks_.before_round) hooks_.before_round(rows);
+    spans_.assign(rows.spans.begin(), rows.spans.end());
     inner_->begin(rows);
   }
   void embed() override { inner_->embed(); }
   void attn_input(std::uint32_t layer) override { inner_->attn_input(layer); }
-  void qk_prep(std::uint32_t layer) override { inner_->qk_prep(layer); }
+  void qk_prep(std::uint32_t layer) override {
+    inner_->qk_prep(layer);
+    if (hooks_.after_qk_prep) hooks_.after_qk_prep(layer, spans_, *inner_);
+  }
   void attention(std::uint32_t layer) override { inner_->attention(layer); }
   void attn_output(std::uint32_t layer) override { inner_->attn_output(layer); }
   void ffn_input(std::uint32_t layer) override { inner_->ffn_input(layer); }
@@ -58,6 +67,7 @@ class WrappedBackend final : public Backend {
  private:
   std::unique_ptr<Backend> inner_;
   BackendHooks hooks_;
+  std::vector<RowSpan> spans_;  // of the round
 };
 
 }  // namespace gem::testing

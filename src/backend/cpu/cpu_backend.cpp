@@ -84,8 +84,11 @@ class CpuBackend final : public Backend {
     return sum;
   }
 
-  void load_weights() override {
+  void load_weights(const Progress& progress) override {
     if (std::exchange(loaded_, true)) return;
+    std::uint64_t total = 0;
+    std::uint64_t done = 0;
+    for_matrices([&](const PackedMatrix& m) { total += m.bytes(); });
     for_matrices([&](PackedMatrix& m) {
       if (m.bytes() == 0) return;
       m.allocate();
@@ -101,11 +104,13 @@ class CpuBackend final : public Backend {
         release_({from.affine.scales + first * scales, (last - first) * scales});
         release_({from.affine.biases + first * scales, (last - first) * scales});
       });
+      done += m.bytes();
+      if (progress) progress(done, total);
     });
   }
 
   void begin(const RoundRows& round) override {
-    load_weights();
+    load_weights({});
     tokens_.assign(round.tokens.begin(), round.tokens.end());
     embeddings_ = round.embeddings;
     hidden_ = round.hidden;

@@ -102,6 +102,12 @@ class KvCache {
   // Keys or values of one position, in f32 (tests, state comparison): [width of the layer].
   virtual std::vector<float> read_key(std::uint32_t layer, std::uint32_t position) const = 0;
   virtual std::vector<float> read_value(std::uint32_t layer, std::uint32_t position) const = 0;
+  // Puts key and value of one position there, rounded as the backend's own are (tests: to start from
+  // another's state). False: the backend has no such way, nothing was done.
+  virtual bool write_row(std::uint32_t /*layer*/, std::uint32_t /*position*/, std::span<const float> /*key*/,
+                         std::span<const float> /*value*/) {
+    return false;
+  }
 
  protected:
   // One slot's key and value rows as the backend stores them: `slot_bytes(layer)` bytes.

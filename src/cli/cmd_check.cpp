@@ -12,8 +12,10 @@ namespace gem::cli {
 namespace {
 
 // Runs the contract and prints its table; whether it holds.
-bool check(const Model& model, const BackendMaker& make, std::uint64_t seed, Precision precision) {
-  const CheckReport report = check_stages(model.geometry(), model.weights(), make, seed, precision);
+bool check(const Model& model, const BackendMaker& make, std::uint64_t seed, Precision precision,
+           std::optional<KvType> kv_type) {
+  const CheckReport report = check_stages(model.geometry(), model.weights(), make, seed, precision, kv_type);
+  fmt::print("KV type {}\n", kv_type_name(report.kv_type));
   fmt::print("{:<12} {:>5} {:>12} {:>10}\n", "stage", "rows", "worst", "bound");
   std::size_t passed = 0;
   for (const StageResult& s : report.stages) {
@@ -57,11 +59,11 @@ void add_check(CLI::App& app) {
     bool passed = true;
     if (kind == BackendKind::kCuda) {
       fmt::print("decode rows\n");
-      passed = check(*model, make, o->seed, Precision::kF16);
+      passed = check(*model, make, o->seed, Precision::kF16, o->model.kv_type);
       fmt::print("\nprompt rows\n");
-      passed = check(*model, make, o->seed, Precision::kBF16) && passed;
+      passed = check(*model, make, o->seed, Precision::kBF16, o->model.kv_type) && passed;
     } else {
-      passed = check(*model, make, o->seed, Precision::kF32);
+      passed = check(*model, make, o->seed, Precision::kF32, o->model.kv_type);
     }
     if (!passed) fail(ErrorCode::kFailed, "the backend does not hold its contract");
   });

@@ -71,26 +71,28 @@ std::map<std::string, StorageCount> count_storage(const Checkpoint& checkpoint) 
   return counts;
 }
 
-MemoryPlan plan_memory(const Model& model, const Backend& backend, const MemoryOptions& options) {
-  const Geometry& g = model.geometry();
+MemoryPlan plan_caches(const Geometry& geometry, const Backend& backend, const MemoryOptions& options) {
   MemoryPlan plan;
   plan.context = options.context;
   plan.streams = options.streams;
   // A full prompt chunk beside a row of every other stream.
   plan.round_rows = options.chunk + options.streams - 1;
+  plan.kv_type = choose_kv_type(backend, options.kv_type);
+  const KvPlan kv = KvPlan::make(geometry, options.context, options.chunk, plan.kv_type);
+  const KvBytes bytes = kv.bytes([&](StorageType storage) { return backend.kv_element_bytes(storage); });
+  plan.kv_stream = bytes.slots;
+  plan.kv_spans = bytes.spans;
+  if (options.checkpoints) plan.kv_undo = bytes.undo;
+  plan.scratch = backend.scratch_bytes(plan.round_rows, options.streams);
+  return plan;
+}
+
+MemoryPlan plan_memory(const Model& model, const Backend& backend, const MemoryOptions& options) {
+  MemoryPlan plan = plan_caches(model.geometry(), backend, options);
   for (const TensorView& tensor : model.checkpoint().tensors()) plan.weights += tensor.stored_bytes();
   plan.weights = backend.weight_bytes().value_or(plan.weights);
-  plan.kv_type = choose_kv_type(backend, options.kv_type);
-  const KvBytes kv =
-      KvPlan::make(g, options.context, options.chunk, plan.kv_type).bytes([&](StorageType storage) {
-        return backend.kv_element_bytes(storage);
-      });
-  plan.kv_stream = kv.slots;
-  plan.kv_spans = kv.spans;
-  if (options.checkpoints) plan.kv_undo = kv.undo;
-  plan.scratch = backend.scratch_bytes(plan.round_rows, options.streams);
   // Measured: a vocabulary of 262,144 pieces and its merges take about 60 MB, the program itself 10 MB.
-  plan.tables = 10'000'000 + std::uint64_t{g.vocab} * 230;
+  plan.tables = 10'000'000 + std::uint64_t{model.geometry().vocab} * 230;
   return plan;
 }
 

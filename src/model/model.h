@@ -67,7 +67,10 @@ struct MemoryOptions {
   bool checkpoints = true;
   std::optional<KvType> kv_type = {};  // nothing: the backend's first
 };
-// Error(kUsage) when the backend has no such KV cache type.
+// Caches and scratch, which follow from the geometry; weights and tables stay 0. Error(kUsage) when the
+// backend has no such KV cache type.
+MemoryPlan plan_caches(const Geometry& geometry, const Backend& backend, const MemoryOptions& options);
+// Everything. Errors as plan_caches.
 MemoryPlan plan_memory(const Model& model, const Backend& backend, const MemoryOptions& options);
 
 }  // namespace gem

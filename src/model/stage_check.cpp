@@ -78,6 +78,40 @@ double row_error(const std::vector<float>& found, const std::vector<float>& expe
   return worst;
 }
 
+// The neighbour of a finite 16-bit number, of either type.
+float neighbour(StorageType storage, float value, int step) {
+  const bool f16 = storage == StorageType::kF16;
+  const int bits = f16 ? f32_to_f16(value) : f32_to_bf16(value);
+  // Sign and magnitude as one order: the numbers below zero downwards.
+  const int order = ((bits & 0x8000) != 0 ? -(bits & 0x7fff) : bits) + step;
+  const auto next = static_cast<std::uint16_t>(order < 0 ? -order | 0x8000 : order);
+  return f16 ? f16_to_f32(next) : bf16_to_f32(next);
+}
+
+// Distance of `exact` from the numbers that are stored as `found`. Infinite where `found` is.
+double stored_error(StorageType storage, double exact, float found) {
+  if (storage == StorageType::kF32 || !std::isfinite(found)) return std::fabs(double{found} - exact);
+  const float low = neighbour(storage, found, -1);
+  const float high = neighbour(storage, found, 1);
+  // A number of the type is its neighbours' neighbour.
+  if (neighbour(storage, high, -1) != found || neighbour(storage, low, 1) != found)
+    return std::fabs(double{found} - double{neighbour(storage, found, 0)});
+  return std::max(
+      {0.0, (double{low} + double{found}) / 2 - exact, exact - (double{found} + double{high}) / 2});
+}
+
+// The measure of a stored row, from what the oracle rounds.
+double stored_row_error(StorageType storage, const std::vector<float>& found, const float* exact) {
+  double largest = 0;
+  double squares = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const double error = stored_error(storage, double{exact[i]}, found[i]);
+    if (!(error <= largest)) largest = error;
+    squares += double{exact[i]} * double{exact[i]};
+  }
+  return largest / std::max(1e-30, std::sqrt(squares / static_cast<double>(found.size())));
+}
+
 void run_stage(Backend& b, Stage stage, std::uint32_t layer) {
   switch (stage) {
     case Stage::kEmbed:
@@ -105,8 +139,9 @@ void run_stage(Backend& b, Stage stage, std::uint32_t layer) {
 // stage.
 class Walk {
  public:
-  Walk(const Geometry& geometry, Backend& oracle, std::vector<Backend*> tested, std::uint64_t seed,
-       bool prompt)
+  // `kv_types`: of the tested backends' caches.
+  Walk(const Geometry& geometry, Backend& oracle, KvType oracle_kv, std::vector<Backend*> tested,
+       const std::vector<KvType>& kv_types, std::uint64_t seed, bool prompt)
       : g_(geometry),
         oracle_(oracle),
         tested_(std::move(tested)),
@@ -114,9 +149,12 @@ class Walk {
         prompt_(prompt),
         worst_(tested_.size()) {
     const std::uint32_t prefix = geometry.window + geometry.window / 2 + 5;
-    const KvPlan plan = KvPlan::make(geometry, prefix + kLargestSpan, kLargestSpan);
-    oracle_cache_ = oracle.new_cache(plan);
-    for (Backend* backend : tested_) tested_caches_.push_back(backend->new_cache(plan));
+    const auto plan = [&](KvType type) {
+      return KvPlan::make(geometry, prefix + kLargestSpan, kLargestSpan, type);
+    };
+    oracle_cache_ = oracle.new_cache(plan(oracle_kv));
+    for (std::size_t i = 0; i < tested_.size(); ++i)
+      tested_caches_.push_back(tested_[i]->new_cache(plan(kv_types[i])));
     for (std::uint32_t at = 0; at < prefix;) {
       const std::uint32_t rows = std::min(kLargestSpan, prefix - at);
       round(rows, false);
@@ -173,11 +211,22 @@ class Walk {
     }
     run_stage(oracle_, s, layer);
     for (Backend* backend : tested_) run_stage(*backend, s, layer);
-    if (!measured) return;
-    for (std::size_t i = 0; i < tested_.size(); ++i) {
+    for (std::size_t i = 0; measured && i < tested_.size(); ++i) {
       const double error = stage_error(s, layer, rows, i);
       double& worst = worst_[i][s];
       if (!(error <= worst)) worst = error;
+    }
+    if (s == Stage::kQkPrep) share_cache_rows(layer, rows);
+  }
+
+  // Attention starts from the oracle's rows: where an element lies between two numbers of a 16-bit type, the
+  // last bit of f32 decides which it becomes.
+  void share_cache_rows(std::uint32_t layer, std::uint32_t rows) {
+    for (std::uint32_t i = 0; i < rows; ++i) {
+      const std::uint32_t p = oracle_cache_->length() + i;
+      const std::vector<float> key = oracle_cache_->read_key(layer, p);
+      const std::vector<float> value = oracle_cache_->read_value(layer, p);
+      for (auto& cache : tested_caches_) cache->write_row(layer, p, key, value);
     }
   }
 
@@ -188,10 +237,16 @@ class Walk {
     };
     for (const Activation a : outputs_of(s)) note(row_error(tested_[tested]->read(a), oracle_.read(a), rows));
     if (s == Stage::kQkPrep) {
+      // The oracle's keys and values after the stage are what it rounds.
+      const std::vector<float> keys = oracle_.read(Activation::kKey);
+      const std::vector<float> values = oracle_.read(Activation::kValue);
+      const KvCache& cache = *tested_caches_[tested];
+      const StorageType storage = oracle_cache_->plan().layers[layer].storage;
       for (std::uint32_t i = 0; i < rows; ++i) {
         const std::uint32_t p = oracle_cache_->length() + i;
-        note(row_error(tested_caches_[tested]->read_key(layer, p), oracle_cache_->read_key(layer, p), 1));
-        note(row_error(tested_caches_[tested]->read_value(layer, p), oracle_cache_->read_value(layer, p), 1));
+        const std::size_t at = std::size_t{i} * g_.kv_width(layer);
+        note(stored_row_error(storage, cache.read_key(layer, p), keys.data() + at));
+        note(stored_row_error(storage, cache.read_value(layer, p), values.data() + at));
       }
     }
     return worst;
@@ -211,6 +266,7 @@ struct Fault {
   const char* name;
   Stage stage;
   std::function<void(Geometry&, Weights&, std::vector<std::byte>& storage)> plant;
+  bool unrounded = false;  // its cache stays in f32
 };
 
 // Doubles the scale of the first block (or value) of a matrix, in a copy.
@@ -303,7 +359,7 @@ double stage_bound(Stage stage, Precision precision) {
 }
 
 CheckReport check_stages(const Geometry& geometry, const Weights& weights, const BackendMaker& make,
-                         std::uint64_t seed, Precision precision) {
+                         std::uint64_t seed, Precision precision, std::optional<KvType> kv_type) {
   // The sound backend and one for each fault, with the sizes and weights that each runs on.
   struct Candidate {
     Geometry geometry;
@@ -311,7 +367,12 @@ CheckReport check_stages(const Geometry& geometry, const Weights& weights, const
     std::vector<std::byte> storage;
     std::unique_ptr<Backend> backend;
   };
-  const std::vector<Fault> planted = faults();
+  std::vector<Fault> planted = faults();
+  const bool same_kv = precision == Precision::kF32;
+  if (same_kv && kv_type && *kv_type != KvType::kF32) {
+    planted.push_back(
+        {"keys and values not rounded", Stage::kQkPrep, [](Geometry&, Weights&, auto&) {}, true});
+  }
   std::vector<Candidate> candidates(planted.size() + 1);
   std::vector<Backend*> tested;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
@@ -324,8 +385,14 @@ CheckReport check_stages(const Geometry& geometry, const Weights& weights, const
   }
 
   CheckReport report;
+  report.kv_type = choose_kv_type(*tested.front(), kv_type);
+  std::vector<KvType> kv_types(tested.size(), report.kv_type);
+  for (std::size_t i = 0; i < planted.size(); ++i) {
+    if (planted[i].unrounded) kv_types[i + 1] = KvType::kF32;
+  }
   const std::unique_ptr<Backend> oracle = make_oracle_backend(geometry, weights);
-  Walk walk(geometry, *oracle, tested, seed, precision == Precision::kBF16);
+  Walk walk(geometry, *oracle, same_kv ? report.kv_type : KvType::kF32, tested, kv_types, seed,
+            precision == Precision::kBF16);
   for (const std::uint32_t rows : kRowCounts) {
     const auto& worst = walk.measure(rows);
     for (const auto& [stage, error] : worst.front())

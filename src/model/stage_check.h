@@ -2,13 +2,17 @@
 // found.
 //
 // A prefix longer than the window fills the caches of both backends; then rounds of 1, 2, 7 and 16 rows run
-// stage by stage, each from the oracle's own inputs (rounded to f32), so that an error shows in the stage
-// that makes it. The measure is the largest difference in a row over the root mean square of the oracle's
-// row.
+// stage by stage, each from the oracle's own inputs (rounded to f32) and cache rows, so that an error shows
+// in the stage that makes it. The measure is the largest difference in a row over the root mean square of the
+// oracle's row. Cache rows stored in 16 bits are measured at their rounding point: how far the oracle's
+// element, before it is rounded, lies from the nearest number that rounds to what was stored; what was stored
+// must be a number of the type. So a bound of f32 arithmetic holds for them too, and a rounding that is left
+// out, or goes another way than to nearest, shows.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +40,7 @@ struct ControlResult {
 };
 
 struct CheckReport {
+  KvType kv_type = KvType::kF32;
   std::vector<StageResult> stages;
   std::vector<ControlResult> controls;
   bool passed() const;
@@ -51,8 +56,11 @@ enum class Precision : std::uint8_t {
 // How far a stage may be from the oracle, and why (docs/architecture.md, "Bounds").
 double stage_bound(Stage stage, Precision precision = Precision::kF32);
 
-// kBF16 sends the rows as prompt, else they are decode rows.
+// kBF16 sends the rows as prompt, else they are decode rows. With kF32 the oracle's cache has the same KV
+// type as the backend's, else none of its roundings. Error(kUsage) for a KV type that the backend does not
+// have; nothing: its first.
 CheckReport check_stages(const Geometry& geometry, const Weights& weights, const BackendMaker& make,
-                         std::uint64_t seed, Precision precision = Precision::kF32);
+                         std::uint64_t seed, Precision precision = Precision::kF32,
+                         std::optional<KvType> kv_type = {});
 
 }  // namespace gem

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <random>
 
+#include "base/numbers.h"
+
 namespace gem::cpu {
 namespace {
 
@@ -23,17 +25,26 @@ Geometry geometry_of(const Case& c) {
   return g;
 }
 
-class CpuAttention : public ::testing::TestWithParam<const Kernels*> {
+// A number as a cache of that storage type keeps it.
+float stored(StorageType type, float x) {
+  if (type == StorageType::kF16) return f16_to_f32(f32_to_f16(x));
+  if (type == StorageType::kBF16) return bf16_to_f32(f32_to_bf16(x));
+  return x;
+}
+
+class CpuAttention : public ::testing::TestWithParam<std::tuple<const Kernels*, KvType>> {
  protected:
   void SetUp() override {
-    if (!GetParam()->supported()) GTEST_SKIP() << "this processor has no " << GetParam()->name;
+    if (!kernels().supported()) GTEST_SKIP() << "this processor has no " << kernels().name;
   }
+  static const Kernels& kernels() { return *std::get<0>(GetParam()); }
+  static KvType kv_type() { return std::get<1>(GetParam()); }
 
   // Fills a cache with `c.positions` random keys and values, and as many queries.
+  // What is left in keys_ and values_ are the numbers as they are stored.
   void fill(const Case& c, std::uint32_t span) {
     case_ = c;
     geometry_ = geometry_of(c);
-    cache_ = std::make_unique<CpuCache>(KvPlan::make(geometry_, c.positions, span), geometry_);
     std::mt19937 random(7);
     std::normal_distribution<float> normal(0, 1);
     const std::size_t width = c.kv_heads * c.dim;
@@ -44,8 +55,17 @@ class CpuAttention : public ::testing::TestWithParam<const Kernels*> {
     for (float& x : values_) x = normal(random);
     // Scores of a few units in all: some weights matter, most are small.
     for (float& x : queries_) x = 2 * normal(random) / std::sqrt(static_cast<float>(c.dim));
+    make_cache(span, kv_type());
+    const StorageType storage = cache_->storage(0);
+    for (float& x : keys_) x = stored(storage, x);
+    for (float& x : values_) x = stored(storage, x);
+  }
+
+  void make_cache(std::uint32_t span, KvType type) {
+    cache_ = std::make_unique<CpuCache>(KvPlan::make(geometry_, case_.positions, span, type), geometry_);
+    const std::size_t width = case_.kv_heads * case_.dim;
     const std::uint32_t slots = cache_->plan().layers[0].slots;
-    for (std::uint32_t p = 0; p < c.positions; ++p)
+    for (std::uint32_t p = 0; p < case_.positions; ++p)
       cache_->store(0, p % slots, keys_.data() + p * width, values_.data() + p * width);
   }
 
@@ -63,7 +83,7 @@ class CpuAttention : public ::testing::TestWithParam<const Kernels*> {
           {cache_.get(), first_of(p), p, queries_.data() + p * width, out.data() + (p - from) * width});
     ThreadPool pool(threads);
     Attention attention;
-    attention.run({0, case_.heads, case_.kv_heads, case_.dim}, rows, *GetParam(), pool);
+    attention.run({0, case_.heads, case_.kv_heads, case_.dim}, rows, kernels(), pool);
     return out;
   }
 
@@ -132,6 +152,16 @@ TEST_P(CpuAttention, IsNearFloat64AndTheSameHoweverItIsShared) {
   }
 }
 
+// What 16 bits keep widens exactly: the bits are those of a cache in f32 that holds the same numbers.
+TEST_P(CpuAttention, BitsAreThoseOfTheSameNumbersInF32) {
+  for (const Case& c : kCases) {
+    fill(c, kSpan);
+    const std::vector<float> found = run(c.positions - 8, c.positions, 2);
+    make_cache(kSpan, KvType::kF32);
+    EXPECT_EQ(run(c.positions - 8, c.positions, 2), found) << c.heads << " heads of " << c.dim;
+  }
+}
+
 // A ring of another size wraps elsewhere; the bits stay.
 TEST_P(CpuAttention, WhereARingWrapsDoesNotMatter) {
   const Case c{4, 2, 64, 300, 1500};
@@ -166,8 +196,13 @@ TEST_P(CpuAttention, ANaNInAKeyIsNotHidden) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, CpuAttention, ::testing::ValuesIn(all_kernels().begin(), all_kernels().end()),
-                         [](const auto& test) { return std::string(test.param->name); });
+INSTANTIATE_TEST_SUITE_P(Isa, CpuAttention,
+                         ::testing::Combine(::testing::ValuesIn(all_kernels().begin(), all_kernels().end()),
+                                            ::testing::Values(KvType::kF32, KvType::kBF16, KvType::kF16)),
+                         [](const auto& test) {
+                           return std::string(std::get<0>(test.param)->name) + "_" +
+                                  std::string(kv_type_name(std::get<1>(test.param)));
+                         });
 
 }  // namespace
 }  // namespace gem::cpu

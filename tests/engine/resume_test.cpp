@@ -15,17 +15,19 @@ namespace {
 
 using testing::Collector;
 
-class Resume : public ::testing::TestWithParam<BackendKind> {
+class Resume : public ::testing::TestWithParam<std::tuple<BackendKind, KvType>> {
  protected:
   void SetUp() override {
     const auto path = testing::golden_file("models/dense-a/q4_0.gguf");
     if (!path) GTEST_SKIP() << "golden model not at hand";
     model_ = Model::load(*path, {.any_geometry = true});
-    backend_ = make_backend(GetParam(), *model_, 1);
+    backend_ = make_backend(std::get<0>(GetParam()), *model_, 1);
     window_ = model_->geometry().window;
     context_ = model_->geometry().context;
-    engine_ = std::make_unique<Engine>(*model_, *backend_,
-                                       EngineOptions{.context = context_, .chunk = 24, .max_streams = 1});
+    engine_ = std::make_unique<Engine>(
+        *model_, *backend_,
+        EngineOptions{
+            .context = context_, .chunk = 24, .max_streams = 1, .kv_type = std::get<1>(GetParam())});
   }
 
   std::vector<std::int32_t> tokens(std::uint32_t seed, std::size_t n) const {
@@ -72,8 +74,8 @@ class Resume : public ::testing::TestWithParam<BackendKind> {
 // The next request's history holds another text in the reply's place, as when thoughts are stripped: it
 // resumes at the end of the request, or a few tokens before, where an empty thought is not rendered again.
 TEST_P(Resume, AReplyOfAnyLengthIsUndoneToTheRequestsEnd) {
-  std::vector<std::uint32_t> replies = {1, 2, 3, 5};         // windows
-  if (GetParam() == BackendKind::kOracle) replies = {2, 5};  // it is slow
+  std::vector<std::uint32_t> replies = {1, 2, 3, 5};                      // windows
+  if (std::get<0>(GetParam()) == BackendKind::kOracle) replies = {2, 5};  // it is slow
   for (const std::uint32_t windows : replies) {
     for (const std::uint32_t length : {9u, 2 * window_ + 5}) {
       SCOPED_TRACE(::testing::Message() << windows << " windows after a prompt of " << length);
@@ -135,7 +137,11 @@ TEST_P(Resume, WhatExtendsTheReplyResumesBehindIt) {
 
 TEST_P(Resume, WithoutCheckpointsALongReplyIsReadAgain) {
   Engine engine(*model_, *backend_,
-                {.context = context_, .chunk = 24, .max_streams = 1, .checkpoints = false});
+                {.context = context_,
+                 .chunk = 24,
+                 .max_streams = 1,
+                 .checkpoints = false,
+                 .kv_type = std::get<1>(GetParam())});
   Collector first;
   const auto stream = engine.open(request(tokens(2, 50), 3 * window_), first);
   engine.run(*stream);
@@ -168,8 +174,20 @@ TEST_P(Resume, ACancelledReplyLeavesAStateThatResumes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(DenseA, Resume, ::testing::Values(BackendKind::kCpu, BackendKind::kOracle),
-                         [](const auto& test) { return test.param == BackendKind::kCpu ? "cpu" : "oracle"; });
+INSTANTIATE_TEST_SUITE_P(DenseA, Resume,
+                         ::testing::Values(std::tuple(BackendKind::kCpu, KvType::kF32),
+                                           std::tuple(BackendKind::kCpu, KvType::kBF16),
+                                           std::tuple(BackendKind::kCpu, KvType::kF16),
+                                           std::tuple(BackendKind::kCpu, KvType::kF16Full),
+                                           std::tuple(BackendKind::kOracle, KvType::kF32),
+                                           std::tuple(BackendKind::kOracle, KvType::kF16Full)),
+                         [](const auto& test) {
+                           std::string name =
+                               std::get<0>(test.param) == BackendKind::kCpu ? "cpu_" : "oracle_";
+                           name += kv_type_name(std::get<1>(test.param));
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace gem

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
+#include "engine/wrapped_backend.h"
+
 namespace gem {
 namespace {
 
@@ -58,6 +61,36 @@ TEST(Session, ThePlanCountsCheckpoints) {
   EXPECT_EQ(plan.total() - without.total(), 3 * plan.kv_undo);
   options = {.context = g.window + 64, .streams = 1, .chunk = 64};
   EXPECT_EQ(plan_memory(*model, *backend, options).kv_undo, 0u);
+}
+
+// The engine's caches and the plan have the type that was asked for, or the backend's first.
+TEST(Session, TheKvTypeIsTheBackendsOrRefused) {
+  SessionOptions options;
+  options.model = kDemo;
+  options.threads = 1;
+  options.context = 256;
+  EXPECT_EQ(Session::open(options)->memory().kv_type, KvType::kF32);
+  const std::uint64_t f32 = Session::open(options)->memory().kv_stream;
+  options.kv_type = KvType::kF16;
+  const auto session = Session::open(options);
+  EXPECT_EQ(session->engine().options().kv_type, KvType::kF16);
+  EXPECT_EQ(2 * session->memory().kv_stream, f32);
+
+  options.wrap_backend = [](std::unique_ptr<Backend> inner) -> std::unique_ptr<Backend> {
+    testing::BackendHooks hooks;
+    hooks.kv_types = {KvType::kF16, KvType::kBF16};
+    return std::make_unique<testing::WrappedBackend>(std::move(inner), hooks);
+  };
+  options.kv_type = std::nullopt;
+  EXPECT_EQ(Session::open(options)->engine().options().kv_type, KvType::kF16);
+  options.kv_type = KvType::kF16Full;
+  try {
+    Session::open(options);
+    FAIL() << "the backend has no f16-full";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kUsage);
+    EXPECT_EQ(std::string(e.what()), "the cpu backend has no KV cache type f16-full (it has f16, bf16)");
+  }
 }
 
 }  // namespace

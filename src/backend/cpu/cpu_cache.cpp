@@ -8,7 +8,7 @@
 namespace gem::cpu {
 namespace {
 
-void write_row(StorageType storage, const float* x, std::byte* out, std::size_t n) {
+void round_row(StorageType storage, const float* x, std::byte* out, std::size_t n) {
   if (storage == StorageType::kF32) {
     std::memcpy(out, x, n * sizeof(float));
     return;
@@ -43,8 +43,8 @@ void CpuCache::store(std::size_t layer, std::uint32_t slot, const float* key, co
   Layer& l = layers_[layer];
   const std::size_t dim = plan().layers[layer].width / l.heads;
   for (std::size_t head = 0; head < l.heads; ++head) {
-    write_row(storage(layer), key + head * dim, l.keys.as<std::byte>() + l.offset(head, slot), dim);
-    write_row(storage(layer), value + head * dim, l.values.as<std::byte>() + l.offset(head, slot), dim);
+    round_row(storage(layer), key + head * dim, l.keys.as<std::byte>() + l.offset(head, slot), dim);
+    round_row(storage(layer), value + head * dim, l.values.as<std::byte>() + l.offset(head, slot), dim);
   }
 }
 

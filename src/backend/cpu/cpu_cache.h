@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "backend/geometry.h"
@@ -35,6 +36,11 @@ class CpuCache final : public KvCache {
   }
   std::vector<float> read_value(std::uint32_t layer, std::uint32_t position) const override {
     return read(layers_[layer].values, layer, position);
+  }
+  bool write_row(std::uint32_t layer, std::uint32_t position, std::span<const float> key,
+                 std::span<const float> value) override {
+    store(layer, position % plan().layers[layer].slots, key.data(), value.data());
+    return true;
   }
 
  protected:

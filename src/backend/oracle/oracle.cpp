@@ -53,6 +53,13 @@ class OracleCache final : public KvCache {
     const double* row = values_[layer].data() + offset(layer, position);
     return {row, row + plan().layers[layer].width};
   }
+  bool write_row(std::uint32_t layer, std::uint32_t position, std::span<const float> key,
+                 std::span<const float> value) override {
+    const Rows k(key.begin(), key.end());
+    const Rows v(value.begin(), value.end());
+    store(layer, position, k.data(), v.data());
+    return true;
+  }
 
  protected:
   std::size_t slot_bytes(std::uint32_t layer) const override { return 2 * row_bytes(layer); }

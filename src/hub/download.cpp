@@ -27,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 using Progress = std::function<void(const DownloadState&)>;
 
 constexpr std::uint64_t kEnoughProgress = 64 << 10;  // bytes for which tries are counted anew
+constexpr std::uint64_t kMostWaiting = 256 << 20;    // bytes received, not yet in their turn
 constexpr std::chrono::milliseconds kTick{100};      // between reports
 
 // Joined before what they use goes away.
@@ -143,7 +144,7 @@ class RangedFetch {
 
   // The next range to get, of about a second; nothing when there are no more or the fetch ends.
   std::optional<ByteRange> claim(double rate) {
-    const std::uint64_t window = 2 * options_.connections * options_.largest_range;
+    const std::uint64_t window = std::min(kMostWaiting, 2 * options_.connections * options_.largest_range);
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return stopped_ || next_ - written_ < window; });
     if (stopped_ || next_ == what_.size) return std::nullopt;

@@ -85,7 +85,8 @@ std::string one_line(const HttpResult& r) {
 }
 
 bool is_loopback(const Origin& o) {
-  return o.host == "localhost" || o.host == "[::1]" || o.host.starts_with("127.");
+  const bool numbers = o.host.find_first_not_of("0123456789.") == std::string::npos;  // not 127.evil.example
+  return o.host == "localhost" || o.host == "[::1]" || (numbers && o.host.starts_with("127."));
 }
 
 }  // namespace

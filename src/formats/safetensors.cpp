@@ -219,20 +219,25 @@ const SafetensorsView& SafetensorsFile::at(std::string_view name) const {
   return *view;
 }
 
-void write_safetensors(const std::string& path, const std::vector<SafetensorsEntry>& entries) {
+std::uint64_t SafetensorsPlan::bytes() const {
+  const auto size = bytes_of(dtype, shape);
+  if (!size) fail(ErrorCode::kUsage, "tensor {} has more than 2^64-1 bytes by its shape", name);
+  return *size;
+}
+
+void write_safetensors(const std::string& path, const std::vector<SafetensorsPlan>& tensors,
+                       const std::map<std::string, std::string>& metadata,
+                       const std::function<void(const SafetensorsPlan&, const SafetensorsSink&)>& produce) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
   std::uint64_t offset = 0;
-  for (const SafetensorsEntry& entry : entries) {
-    const auto size = bytes_of(entry.dtype, entry.shape);
-    if (size != entry.bytes.size())
-      fail(ErrorCode::kUsage, "tensor {} is given {} bytes; its shape has {}", entry.name, entry.bytes.size(),
-           size.value_or(0));
-    if (entry.name == "__metadata__" || header.contains(entry.name))
-      fail(ErrorCode::kUsage, "tensor name {} is reserved or given twice", entry.name);
-    header[entry.name] = {{"dtype", dtype_name(entry.dtype)},
-                          {"shape", entry.shape},
-                          {"data_offsets", {offset, offset + *size}}};
-    offset += *size;
+  for (const SafetensorsPlan& tensor : tensors) {
+    if (tensor.name == "__metadata__" || header.contains(tensor.name))
+      fail(ErrorCode::kUsage, "tensor name {} is reserved or given twice", tensor.name);
+    const std::uint64_t end = offset + tensor.bytes();
+    header[tensor.name] = {
+        {"dtype", dtype_name(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
+    offset = end;
   }
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');  // so that the data is aligned to 8
@@ -240,8 +245,28 @@ void write_safetensors(const std::string& path, const std::vector<SafetensorsEnt
   OutputFile file(path);
   file.write(std::as_bytes(std::span(&length, 1)));
   file.write(text);
-  for (const SafetensorsEntry& entry : entries) file.write(entry.bytes);
+  for (const SafetensorsPlan& tensor : tensors) {
+    const std::uint64_t before = file.written();
+    produce(tensor, [&](std::span<const std::byte> bytes) { file.write(bytes); });
+    if (file.written() - before != tensor.bytes())
+      fail(ErrorCode::kFailed, "{}: tensor {} is given {} bytes; expected {}", path, tensor.name,
+           file.written() - before, tensor.bytes());
+  }
   file.commit();
+}
+
+void write_safetensors(const std::string& path, const std::vector<SafetensorsEntry>& entries) {
+  std::vector<SafetensorsPlan> plans;
+  for (const SafetensorsEntry& entry : entries) {
+    plans.push_back({entry.name, entry.dtype, entry.shape});
+    if (const auto size = bytes_of(entry.dtype, entry.shape); size != entry.bytes.size())
+      fail(ErrorCode::kUsage, "tensor {} is given {} bytes; its shape has {}", entry.name, entry.bytes.size(),
+           size.value_or(0));
+  }
+  std::size_t next = 0;
+  write_safetensors(path, plans, {}, [&](const SafetensorsPlan&, const SafetensorsSink& sink) {
+    sink(entries[next++].bytes);
+  });
 }
 
 }  // namespace gem

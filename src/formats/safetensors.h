@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -80,5 +81,20 @@ struct SafetensorsEntry {
 // Writes a file that appears whole or not at all. Error(kUsage) for a name given twice or bytes that do not
 // match the shape, Error(kFailed) when the file cannot be written.
 void write_safetensors(const std::string& path, const std::vector<SafetensorsEntry>& entries);
+
+// The same as a stream: `produce` is called for each tensor in order and passes its bytes to `sink` in as
+// many pieces as it likes. Error(kFailed) when they are not as many as the shape says.
+struct SafetensorsPlan {
+  std::string name;
+  Dtype dtype;
+  std::vector<std::uint64_t> shape;
+
+  std::uint64_t bytes() const;  // Error(kUsage) when they overflow
+};
+using SafetensorsSink = std::function<void(std::span<const std::byte>)>;
+void write_safetensors(
+    const std::string& path, const std::vector<SafetensorsPlan>& tensors,
+    const std::map<std::string, std::string>& metadata,
+    const std::function<void(const SafetensorsPlan& tensor, const SafetensorsSink& sink)>& produce);
 
 }  // namespace gem

@@ -145,6 +145,8 @@ TokenizerSource read_gguf_tokenizer(const Checkpoint& checkpoint) {
 
   source.bos = checkpoint.integer("tokenizer.ggml.bos_token_id");
   if (const auto eos = checkpoint.integer("tokenizer.ggml.eos_token_id")) source.eos.push_back(*eos);
+  if (const auto more = checkpoint.integers("gem.end_tokens"))
+    source.eos.insert(source.eos.end(), more->begin(), more->end());
   source.suppressed =
       checkpoint.integers("tokenizer.ggml.suppress_tokens").value_or(std::vector<std::int64_t>());
   return source;
@@ -152,8 +154,9 @@ TokenizerSource read_gguf_tokenizer(const Checkpoint& checkpoint) {
 
 TokenizerSource read_checkpoint_tokenizer(const Checkpoint& checkpoint) {
   const auto json = checkpoint.string("tokenizer.huggingface.json");
-  if (!json || checkpoint.find("tokenizer.ggml.tokens") != nullptr) {
-    if (checkpoint.find("gem.model_type") != nullptr && !json)
+  const bool listed = checkpoint.find("tokenizer.ggml.tokens") != nullptr;
+  if (!json || listed) {
+    if (!listed && checkpoint.find("gem.model_type") != nullptr)
       fail(ErrorCode::kBadFile, "there is no tokenizer.json beside config.json");
     return read_gguf_tokenizer(checkpoint);
   }

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/json_lines.h"
+#include "cli/model_path.h"
 #include "cli/options.h"
 #include "formats/checkpoint.h"
 #include "text/json_value.h"
@@ -39,7 +40,8 @@ struct Options {
   }
   Tokenizer load() const {
     if (!tokenizer.empty()) return Tokenizer::from_json_file(tokenizer);
-    return Tokenizer::from_checkpoint(open_checkpoint(model.empty() ? bundled_model() : model));
+    return Tokenizer::from_checkpoint(
+        open_checkpoint(model.empty() ? bundled_model() : resolve_model(model)));
   }
 };
 

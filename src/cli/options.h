@@ -23,7 +23,7 @@ struct ModelOptions {
   std::optional<KvType> kv_type;  // nothing: the backend's first
 
   void add_to(CLI::App& app, bool positional = false);
-  std::string path() const;  // the bundled model where none was named
+  std::string path() const;  // the bundled model where none was named; a repository is looked up in the cache
   SessionOptions session() const;
 };
 

@@ -1,10 +1,10 @@
 #include "cli/server_options.h"
 
 #include <cmath>
-#include <filesystem>
 #include <utility>
 
 #include "base/error.h"
+#include "cli/model_path.h"
 
 namespace gem::cli {
 namespace {
@@ -93,7 +93,7 @@ void ServerOptions::add_server_options(CLI::App& app) {
 }
 
 std::string ServerOptions::model_name() const {
-  return alias.empty() ? std::filesystem::path(model.path()).stem().string() : alias;
+  return alias.empty() ? model_name_of(model.path()) : alias;
 }
 
 server::AppOptions ServerOptions::app() const {

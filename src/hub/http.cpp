@@ -107,6 +107,11 @@ Origin origin_of(const std::string& url) {
        "the hub's address (HF_ENDPOINT) is no https:// or http:// address without a user name");
 }
 
+std::string refused_redirect(const Origin& from, const Origin& to) {
+  if (from.scheme != "https" || to.scheme == "https") return {};
+  return fmt::format("{} redirects to {}, which is not encrypted", from.text(), to.text());
+}
+
 std::string encode_component(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -169,15 +174,17 @@ struct HttpClient::Handle {
 struct HttpClient::Transfer {
   Transfer(const std::function<bool(const HttpHead&)>& head_call,
            const std::function<bool(std::span<const char>)>& body_call,
-           const std::function<bool()>& cancel_call)
-      : on_head(head_call), on_body(body_call), cancelled(cancel_call) {}
+           const std::function<bool()>& cancel_call, std::chrono::milliseconds longest_pause)
+      : on_head(head_call), on_body(body_call), cancelled(cancel_call), stall_timeout(longest_pause) {}
 
   const std::function<bool(const HttpHead&)>& on_head;
   const std::function<bool(std::span<const char>)>& on_body;
   const std::function<bool()>& cancelled;
+  const std::chrono::milliseconds stall_timeout;
+  std::chrono::steady_clock::time_point last_byte = std::chrono::steady_clock::now();
   HttpHead head;
   std::size_t head_bytes = 0, page_bytes = 0;
-  bool head_given = false, stopped = false, was_cancelled = false, too_long = false;
+  bool head_given = false, stopped = false, was_cancelled = false, stalled = false, too_long = false;
   std::exception_ptr thrown;
 
   template <typename Call>
@@ -199,6 +206,7 @@ struct HttpClient::Transfer {
   static std::size_t on_header_line(char* data, std::size_t, std::size_t size, void* self) {
     auto& t = *static_cast<Transfer*>(self);
     const std::string_view line = trimmed({data, size});
+    t.last_byte = std::chrono::steady_clock::now();
     t.head_bytes += size;
     if (t.head_bytes > kLargestHead) {
       t.too_long = true;
@@ -217,6 +225,7 @@ struct HttpClient::Transfer {
 
   static std::size_t on_bytes(char* data, std::size_t, std::size_t size, void* self) {
     auto& t = *static_cast<Transfer*>(self);
+    t.last_byte = std::chrono::steady_clock::now();
     if (t.head.status < 200 || t.head.status > 299) {
       t.page_bytes += size;
       return t.page_bytes <= kLargestPage ? size : 0;
@@ -225,10 +234,12 @@ struct HttpClient::Transfer {
                                                                                                     : 0;
   }
 
+  // libcurl calls this at least once a second.
   static int on_progress(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
     auto& t = *static_cast<Transfer*>(self);
     t.was_cancelled = t.was_cancelled || t.cancelled();
-    return t.was_cancelled ? 1 : 0;
+    t.stalled = std::chrono::steady_clock::now() - t.last_byte > t.stall_timeout;
+    return t.was_cancelled || t.stalled ? 1 : 0;
   }
 };
 
@@ -251,7 +262,7 @@ HttpResult HttpClient::get(const std::string& url, std::optional<ByteRange> rang
     if (!origin)
       return {
           HttpEnd::kRefused, {}, "a redirect leads to what is no http or https address, or holds a password"};
-    Transfer transfer(on_head, on_body, cancelled_);
+    Transfer transfer(on_head, on_body, cancelled_, options_.stall_timeout);
     HttpResult result = one(at.part(CURLUPART_URL), range, transfer);
     if (transfer.thrown) std::rethrow_exception(transfer.thrown);
     if (result.end != HttpEnd::kComplete || !is_redirect(result.head.status)) return result;
@@ -261,9 +272,8 @@ HttpResult HttpClient::get(const std::string& url, std::optional<ByteRange> rang
     if (!location || !at.set(*location))
       return {HttpEnd::kRefused, result.head, "a redirect without an address to go to"};
     const auto next = read_origin(at);
-    if (next && origin->scheme == "https" && next->scheme == "http")
-      return {HttpEnd::kRefused, result.head,
-              fmt::format("{} redirects to {}, which is not encrypted", origin->text(), next->text())};
+    const std::string refused = next ? refused_redirect(*origin, *next) : std::string();
+    if (!refused.empty()) return {HttpEnd::kRefused, result.head, refused};
   }
 }
 
@@ -289,8 +299,6 @@ HttpResult HttpClient::one(const std::string& url, std::optional<ByteRange> rang
   ::curl_easy_setopt(c, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   ::curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L);
   ::curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, static_cast<long>(options_.connect_timeout.count()));
-  ::curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
-  ::curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, static_cast<long>(options_.stall_timeout.count()));
   ::curl_easy_setopt(c, CURLOPT_BUFFERSIZE, 256L << 10);
   ::curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, &Transfer::on_header_line);
   ::curl_easy_setopt(c, CURLOPT_HEADERDATA, &t);
@@ -315,9 +323,14 @@ HttpResult HttpClient::one(const std::string& url, std::optional<ByteRange> rang
     result.end = HttpEnd::kStopped;
   } else {
     result.end = is_final(code) || t.too_long ? HttpEnd::kRefused : HttpEnd::kBroken;
-    result.reason = t.too_long
-                        ? "the answer's head is too long"
-                        : printable(handle_->error[0] != '\0' ? handle_->error : ::curl_easy_strerror(code));
+    if (t.too_long) {
+      result.reason = "the answer's head is too long";
+    } else if (t.stalled) {
+      result.reason =
+          fmt::format("no byte came for {:.0f} s", std::chrono::duration<double>(t.stall_timeout).count());
+    } else {
+      result.reason = printable(handle_->error[0] != '\0' ? handle_->error : ::curl_easy_strerror(code));
+    }
   }
   result.head = std::move(t.head);
   return result;

@@ -25,13 +25,16 @@ struct Origin {
 // Error(kUsage) when `url` is no http or https address or holds a user's name.
 Origin origin_of(const std::string& url);
 
+// Why a redirect from one to the other is not followed; empty: it is.
+std::string refused_redirect(const Origin& from, const Origin& to);
+
 // One component of an address, percent-encoded.
 std::string encode_component(std::string_view text);
 
 struct HttpOptions {
   std::string certificates;  // file or folder of trusted authorities; empty: the system's
   std::chrono::seconds connect_timeout{20};
-  std::chrono::seconds stall_timeout{30};  // without a byte
+  std::chrono::milliseconds stall_timeout{30'000};  // without a byte
   int redirects = 10;
 };
 

@@ -93,5 +93,14 @@ TEST(HubOrigin, IsSchemeHostAndPort) {
   }
 }
 
+TEST(HubOrigin, ARedirectDoesNotLeaveEncryption) {
+  const Origin safe = origin_of("https://huggingface.co"), open = origin_of("http://cdn.example");
+  EXPECT_EQ(refused_redirect(safe, open),
+            "https://huggingface.co redirects to http://cdn.example, which is not encrypted");
+  EXPECT_EQ(refused_redirect(safe, origin_of("https://cdn.example")), "");
+  EXPECT_EQ(refused_redirect(open, safe), "");
+  EXPECT_EQ(refused_redirect(open, open), "");
+}
+
 }  // namespace
 }  // namespace gem::hub

@@ -272,6 +272,22 @@ TEST_P(KernelTable, ExponentialsOfDifferences) {
   }
 }
 
+TEST_P(KernelTable, SoftcapIsTheTanhFormula) {
+  std::vector<float> x;
+  for (double v = -200; v <= 200; v += 0.37) x.push_back(static_cast<float>(v));
+  for (const float v : {0.0f, -0.0f, 1e-6f, -1e-6f, 1e30f, -1e30f, INFINITY, -INFINITY}) x.push_back(v);
+  for (const float cap : {30.0f, 5.0f}) {
+    std::vector<float> out = x;
+    k().softcap(out.data(), out.size(), cap);
+    for (std::size_t i = 0; i < x.size(); ++i)
+      EXPECT_NEAR(out[i], double{cap} * std::tanh(double{x[i]} / double{cap}), double{cap} * 2.5e-7) << x[i];
+  }
+  float nan[3] = {1, NAN, 2};
+  k().softcap(nan, 3, 30);
+  EXPECT_TRUE(std::isnan(nan[1]));
+  EXPECT_FALSE(std::isnan(nan[0]) || std::isnan(nan[2]));
+}
+
 TEST_P(KernelTable, GegluIsTheTanhFormula) {
   std::vector<float> gate;
   for (double g = -12; g <= 12; g += 0.01) gate.push_back(static_cast<float>(g));

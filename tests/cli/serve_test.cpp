@@ -1,7 +1,11 @@
 // gem serve as its users meet it: the real program, a free port, the bundled model.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
 
 #include "cli/process.h"
 
@@ -83,6 +87,33 @@ TEST(Serve, AnswersAChatAndStops) {
   const std::string log = server.process().err();
   EXPECT_NE(log.find("\"POST /v1/chat/completions\" 200"), std::string::npos) << log;
   EXPECT_EQ(log.find("What is"), std::string::npos) << log;
+}
+
+// Processor time of a process so far, user and system, in clock ticks (10 ms).
+long processor_ticks(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  std::istringstream fields(line.substr(line.rfind(')') + 2));  // the name before may hold anything
+  std::string skipped;
+  for (int field = 3; field < 14; ++field) fields >> skipped;
+  long user = 0;
+  long system = 0;
+  fields >> user >> system;
+  return user + system;
+}
+
+// The workers of the pool spin after a loop only for a moment; nothing polls.
+TEST(Serve, AnIdleServerUsesNoProcessorTime) {
+  Server server({"--threads", "4"});
+  ASSERT_EQ(server.call("POST", "/v1/chat/completions", kQuestion).status, 200);
+  EXPECT_GT(processor_ticks(server.process().pid()), 0);
+  // The reply's threads may still be on their way to sleep at first.
+  EXPECT_TRUE(eventually([&] {
+    const long before = processor_ticks(server.process().pid());
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    return processor_ticks(server.process().pid()) - before <= 1;
+  }));
 }
 
 TEST(Serve, InterruptStopsToo) {

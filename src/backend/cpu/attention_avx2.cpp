@@ -219,6 +219,26 @@ float exponentials(float* x, std::size_t n, float top) {
   return sum_lanes(sums);
 }
 
+void softcap(float* x, std::size_t n, float cap) {
+  // tanh(u) = (1 - exp(-2|u|)) / (1 + exp(-2|u|)) with the sign of u: off by 1e-7 at most.
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  const __m256 one = _mm256_set1_ps(1.0f);
+  const __m256 caps = _mm256_set1_ps(cap);
+  const auto eight = [&](__m256 v) {
+    const __m256 u = _mm256_div_ps(v, caps);
+    const __m256 e = exp_negative(_mm256_or_ps(_mm256_add_ps(u, u), sign));
+    const __m256 t = _mm256_div_ps(_mm256_sub_ps(one, e), _mm256_add_ps(one, e));
+    return _mm256_mul_ps(caps, _mm256_or_ps(t, _mm256_and_ps(u, sign)));
+  };
+  std::size_t i = 0;
+  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(x + i, eight(_mm256_loadu_ps(x + i)));
+  if (i == n) return;
+  alignas(32) float rest[8] = {};
+  for (std::size_t k = 0; i + k < n; ++k) rest[k] = x[i + k];
+  _mm256_store_ps(rest, eight(_mm256_load_ps(rest)));
+  for (std::size_t k = 0; i + k < n; ++k) x[i + k] = rest[k];
+}
+
 void geglu(const float* gate, const float* up, float* out, std::size_t n) {
   // g / (1 + exp(-2u)); exp_negative takes -|2u|: for u < 0, 1 / (1 + exp(-2u)) = exp(2u) / (1 + exp(2u)).
   const __m256 sign = _mm256_set1_ps(-0.0f);

@@ -187,6 +187,25 @@ float exponentials(float* x, std::size_t n, float top) {
   return vaddvq_f32(sums);
 }
 
+void softcap(float* x, std::size_t n, float cap) {
+  // tanh(u) = (1 - exp(-2|u|)) / (1 + exp(-2|u|)) with the sign of u: off by 1e-7 at most.
+  const float32x4_t one = vdupq_n_f32(1.0f);
+  const uint32x4_t sign = vdupq_n_u32(0x80000000u);
+  const auto four = [&](float32x4_t v) {
+    const float32x4_t u = vdivq_f32(v, vdupq_n_f32(cap));
+    const float32x4_t e = exp_negative(vnegq_f32(vabsq_f32(vaddq_f32(u, u))));
+    const float32x4_t t = vdivq_f32(vsubq_f32(one, e), vaddq_f32(one, e));
+    return vmulq_n_f32(vbslq_f32(sign, u, t), cap);
+  };
+  std::size_t i = 0;
+  for (; i + 4 <= n; i += 4) vst1q_f32(x + i, four(vld1q_f32(x + i)));
+  if (i == n) return;
+  float rest[4] = {};
+  for (std::size_t k = 0; i + k < n; ++k) rest[k] = x[i + k];
+  vst1q_f32(rest, four(vld1q_f32(rest)));
+  for (std::size_t k = 0; i + k < n; ++k) x[i + k] = rest[k];
+}
+
 void geglu(const float* gate, const float* up, float* out, std::size_t n) {
   // g / (1 + exp(-2u)); exp_negative takes -|2u|: for u < 0, 1 / (1 + exp(-2u)) = exp(2u) / (1 + exp(2u)).
   const float32x4_t one = vdupq_n_f32(1.0f);

@@ -11,6 +11,7 @@ void weighted_values(const float* p, std::size_t heads, std::size_t d, StorageTy
                      const std::byte* values, std::size_t count, float* out);
 float largest(const float* x, std::size_t n);
 float exponentials(float* x, std::size_t n, float top);
+void softcap(float* x, std::size_t n, float cap);
 void geglu(const float* gate, const float* up, float* out, std::size_t n);
 
 }  // namespace gem::cpu::neon

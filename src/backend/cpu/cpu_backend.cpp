@@ -247,7 +247,7 @@ class CpuBackend final : public Backend {
     multiply_one(normed_operand_, head_, logits_.data());
     if (g_.softcap <= 0) return;
     pool_.parallel_for(logits_.size(), 8192, [&](std::size_t begin, std::size_t end, unsigned) {
-      for (std::size_t i = begin; i < end; ++i) logits_[i] = g_.softcap * std::tanh(logits_[i] / g_.softcap);
+      k_.softcap(logits_.data() + begin, end - begin, g_.softcap);
     });
   }
 

@@ -106,6 +106,8 @@ struct Kernels {
   float (*exponentials)(float* x, std::size_t n, float top);
 
   float (*sum_squares)(const float* x, std::size_t n);
+  // x[i] = cap * tanh(x[i] / cap)
+  void (*softcap)(float* x, std::size_t n, float cap);
   // out[i] = gelu_tanh(gate[i]) * up[i]; out may be gate or up
   void (*geglu)(const float* gate, const float* up, float* out, std::size_t n);
 };

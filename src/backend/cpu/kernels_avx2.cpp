@@ -436,6 +436,7 @@ constinit const Kernels kAvx2Kernels = {
     .largest = avx2::largest,
     .exponentials = avx2::exponentials,
     .sum_squares = sum_squares,
+    .softcap = avx2::softcap,
     .geglu = avx2::geglu,
 };
 

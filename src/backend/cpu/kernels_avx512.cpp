@@ -243,6 +243,7 @@ constinit const Kernels kAvx512Kernels = {
     .largest = avx2::largest,
     .exponentials = avx2::exponentials,
     .sum_squares = [](const float* x, std::size_t n) { return kAvx2Kernels.sum_squares(x, n); },
+    .softcap = avx2::softcap,
     .geglu = avx2::geglu,
 };
 

@@ -320,6 +320,7 @@ constinit const Kernels kNeonKernels = {
     .largest = neon::largest,
     .exponentials = neon::exponentials,
     .sum_squares = sum_squares,
+    .softcap = neon::softcap,
     .geglu = neon::geglu,
 };
 

@@ -191,6 +191,10 @@ float exponentials(float* x, std::size_t n, float top) {
   return static_cast<float>(sum);
 }
 
+void softcap(float* x, std::size_t n, float cap) {
+  for (std::size_t i = 0; i < n; ++i) x[i] = cap * std::tanh(x[i] / cap);
+}
+
 void geglu(const float* gate, const float* up, float* out, std::size_t n) {
   constexpr float kTwiceRootTwoOverPi = 1.5957691216057308f;
   for (std::size_t i = 0; i < n; ++i) {
@@ -220,6 +224,7 @@ const Kernels kPortableKernels = {
     .largest = largest,
     .exponentials = exponentials,
     .sum_squares = sum_squares,
+    .softcap = softcap,
     .geglu = geglu,
 };
 

@@ -1,6 +1,7 @@
 // gem serve as its users meet it: the real program, a free port, the bundled model.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -45,7 +46,9 @@ class Server {
 
  private:
   static std::vector<std::string> arguments(std::vector<std::string> more) {
-    std::vector<std::string> all = {"serve", "--port", "0", "--threads", "1", "--no-think"};
+    std::vector<std::string> all = {"serve", "--port", "0", "--no-think"};
+    if (std::find(more.begin(), more.end(), "--threads") == more.end())
+      all.insert(all.end(), {"--threads", "1"});
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }

@@ -102,7 +102,8 @@ void print_text(const Findings& f, const Checkpoint& c, const std::string& path)
   fmt::print("\n  memory for {} stream{} of {} positions (KV type {})\n", f.plan.streams,
              f.plan.streams == 1 ? "" : "s", f.plan.context, kv_type_name(f.plan.kv_type));
   fmt::print("  weights   {:>12}   mapped, shared with the page cache\n", human_bytes(f.plan.weights));
-  fmt::print("  KV cache  {:>12}   a stream, when its context is full\n", human_bytes(f.plan.kv_stream));
+  fmt::print("  KV cache  {:>12}   a stream, when its context is full ({} of it for the rows of a round)\n",
+             human_bytes(f.plan.kv_stream), human_bytes(f.plan.kv_spans));
   fmt::print("  KV undo   {:>12}   a stream, while a long reply runs or is kept\n",
              human_bytes(f.plan.kv_undo));
   fmt::print("  scratch   {:>12}\n  tables    {:>12}\n  total     {:>12}\n", human_bytes(f.plan.scratch),

@@ -23,6 +23,15 @@ inline std::optional<std::string> golden_file(const std::string& name) {
   return std::nullopt;
 }
 
+// A stored variant of models/dense-a: a GGUF file, or the folder of a Hugging Face or MLX checkpoint.
+inline std::optional<std::string> golden_model(const std::string& type) {
+  if (const auto file = golden_file("models/dense-a/" + type + ".gguf")) return file;
+  const std::string folder = type == "bf16" ? "models/dense-a/" : "models/dense-a/" + type + "/";
+  const auto tensors = golden_file(folder + "model.safetensors");
+  if (!tensors) return std::nullopt;
+  return tensors->substr(0, tensors->rfind('/'));
+}
+
 }  // namespace gem::testing
 
 // Skips the running test when the golden file is not at hand.

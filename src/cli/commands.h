@@ -12,6 +12,7 @@ void add_serve(CLI::App& app);
 void add_agent(CLI::App& app);
 void add_pull(CLI::App& app);
 void add_inspect(CLI::App& app);
+void add_convert(CLI::App& app);
 void add_logits(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_profile(CLI::App& app);

@@ -42,6 +42,7 @@ int run_command(int argc, char** argv) {
   gem::cli::add_agent(app);
   gem::cli::add_pull(app);
   gem::cli::add_inspect(app);
+  gem::cli::add_convert(app);
   gem::cli::add_bench(app);
   gem::cli::add_profile(app);
   gem::cli::add_check(app);

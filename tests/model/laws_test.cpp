@@ -2,6 +2,7 @@
 // prompt was cut.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "golden.h"
@@ -16,8 +17,7 @@ using Logits = std::vector<float>;
 class Laws : public ::testing::TestWithParam<std::tuple<const char*, BackendKind>> {
  protected:
   void SetUp() override {
-    const auto path =
-        testing::golden_file(std::string("models/dense-a/") + std::get<0>(GetParam()) + ".gguf");
+    const auto path = testing::golden_model(std::get<0>(GetParam()));
     if (!path) GTEST_SKIP() << "golden model not at hand";
     model_ = Model::load(*path, {.any_geometry = true});
     backend_ = make_backend(std::get<1>(GetParam()), *model_, 2);
@@ -138,15 +138,16 @@ TEST_P(Laws, ThreadsDoNotChangeBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(DenseA, Laws,
-                         ::testing::Values(std::tuple("q4_0", BackendKind::kCpu),
-                                           std::tuple("q8_0", BackendKind::kCpu),
-                                           std::tuple("f16", BackendKind::kCpu),
-                                           std::tuple("q4_0", BackendKind::kOracle)),
-                         [](const auto& test) {
-                           return std::string(std::get<0>(test.param)) +
-                                  (std::get<1>(test.param) == BackendKind::kCpu ? "_cpu" : "_oracle");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    DenseA, Laws,
+    ::testing::Values(std::tuple("q4_0", BackendKind::kCpu), std::tuple("q8_0", BackendKind::kCpu),
+                      std::tuple("f16", BackendKind::kCpu), std::tuple("mlx-mixed", BackendKind::kCpu),
+                      std::tuple("mlx-q4g64", BackendKind::kCpu), std::tuple("q4_0", BackendKind::kOracle)),
+    [](const auto& test) {
+      std::string name = std::get<0>(test.param);
+      std::replace(name.begin(), name.end(), '-', '_');
+      return name + (std::get<1>(test.param) == BackendKind::kCpu ? "_cpu" : "_oracle");
+    });
 
 }  // namespace
 }  // namespace gem

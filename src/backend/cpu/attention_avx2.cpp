@@ -5,6 +5,7 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace gem::cpu {
@@ -109,42 +110,53 @@ void value_strip(const float* p, std::size_t d, const typename T::Element* value
   }
 }
 
-template <typename T, unsigned H>
-void value_heads(const float* p, std::size_t d, const typename T::Element* values, std::size_t count,
-                 float* out) {
-  std::size_t i = 0;
-  for (; i + 16 <= d; i += 16) value_strip<T, H, 2>(p, d, values + i, count, out + i);
-  for (; i + 8 <= d; i += 8) value_strip<T, H, 1>(p, d, values + i, count, out + i);
-  for (; i < d; ++i) {
-    for (unsigned h = 0; h < H; ++h) {
-      for (std::size_t j = 0; j < count; ++j)
-        out[h * d + i] = std::fma(p[h * kChunkKeys + j], T::one(values[j * d + i]), out[h * d + i]);
-    }
-  }
-}
+// Heads in fours against keys of which all fours find what they read in the second-level cache: the first
+// four fetch them from memory. (All keys of a chunk, 256 kB with 512 columns in f32, would push each other
+// out.)
+constexpr std::size_t kKeyBlockBytes = 64 << 10;
 
 template <typename T>
 void all_scores(const float* q, std::size_t heads, std::size_t d, const std::byte* key_bytes,
                 const std::byte* value_bytes, std::size_t count, float* out) {
   const auto* keys = reinterpret_cast<const typename T::Element*>(key_bytes);
-  const auto* values = reinterpret_cast<const typename T::Element*>(value_bytes);
+  const auto* next = reinterpret_cast<const typename T::Element*>(value_bytes);
+  const std::size_t block = std::max<std::size_t>(kKeyBlockBytes / (d * sizeof *keys) / 4 * 4, 4);
+  for (std::size_t j = 0; j < count; j += block) {
+    const std::size_t n = std::min(block, count - j);
+    const auto* values = next != nullptr ? next + j * d : nullptr;
+    std::size_t h = 0;
+    for (; h + 4 <= heads; h += 4, values = nullptr)
+      score_heads<T, 4, 2>(q + h * d, d, keys + j * d, values, n, out + h * kChunkKeys + j);
+    for (; h + 2 <= heads; h += 2, values = nullptr)
+      score_heads<T, 2, 4>(q + h * d, d, keys + j * d, values, n, out + h * kChunkKeys + j);
+    for (; h < heads; ++h, values = nullptr)
+      score_heads<T, 1, 4>(q + h * d, d, keys + j * d, values, n, out + h * kChunkKeys + j);
+  }
+}
+
+// A strip of columns for all heads before the next strip: its values come from memory once.
+template <typename T, unsigned V>
+void strip_heads(const float* p, std::size_t heads, std::size_t d, const typename T::Element* values,
+                 std::size_t count, float* out) {
   std::size_t h = 0;
-  for (; h + 4 <= heads; h += 4, values = nullptr)
-    score_heads<T, 4, 2>(q + h * d, d, keys, values, count, out + h * kChunkKeys);
-  for (; h + 2 <= heads; h += 2, values = nullptr)
-    score_heads<T, 2, 4>(q + h * d, d, keys, values, count, out + h * kChunkKeys);
-  for (; h < heads; ++h, values = nullptr)
-    score_heads<T, 1, 4>(q + h * d, d, keys, values, count, out + h * kChunkKeys);
+  for (; h + 4 <= heads; h += 4) value_strip<T, 4, V>(p + h * kChunkKeys, d, values, count, out + h * d);
+  for (; h + 2 <= heads; h += 2) value_strip<T, 2, V>(p + h * kChunkKeys, d, values, count, out + h * d);
+  for (; h < heads; ++h) value_strip<T, 1, V>(p + h * kChunkKeys, d, values, count, out + h * d);
 }
 
 template <typename T>
 void all_values(const float* p, std::size_t heads, std::size_t d, const std::byte* value_bytes,
                 std::size_t count, float* out) {
   const auto* values = reinterpret_cast<const typename T::Element*>(value_bytes);
-  std::size_t h = 0;
-  for (; h + 4 <= heads; h += 4) value_heads<T, 4>(p + h * kChunkKeys, d, values, count, out + h * d);
-  for (; h + 2 <= heads; h += 2) value_heads<T, 2>(p + h * kChunkKeys, d, values, count, out + h * d);
-  for (; h < heads; ++h) value_heads<T, 1>(p + h * kChunkKeys, d, values, count, out + h * d);
+  std::size_t i = 0;
+  for (; i + 16 <= d; i += 16) strip_heads<T, 2>(p, heads, d, values + i, count, out + i);
+  for (; i + 8 <= d; i += 8) strip_heads<T, 1>(p, heads, d, values + i, count, out + i);
+  for (; i < d; ++i) {
+    for (std::size_t h = 0; h < heads; ++h) {
+      for (std::size_t j = 0; j < count; ++j)
+        out[h * d + i] = std::fma(p[h * kChunkKeys + j], T::one(values[j * d + i]), out[h * d + i]);
+    }
+  }
 }
 
 // exp(x) for x <= 0 (Cephes' expf): x = n ln 2 + r, a polynomial of degree 6 in r, within 2 units in the last

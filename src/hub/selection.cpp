@@ -291,16 +291,18 @@ Candidate choose(const std::vector<Candidate>& all, const SelectionOptions& o) {
   return best_of(meant, o);
 }
 
+// The files are sorted by their part.
 void require_parts(const Candidate& c) {
-  for (unsigned part = 1; part <= c.parts && c.parts > 1; ++part) {
-    const bool there = std::ranges::any_of(c.files, [&](const std::string& file) {
-      const auto name = split_name(file);
-      return name && name->part == part;
-    });
-    if (!there)
-      fail(ErrorCode::kFailed, "part {} of {} of the split model {} is not there", part, c.parts, c.name);
+  if (c.files.size() == 1 && !split_name(c.name)) return;
+  for (std::size_t i = 0; i < c.files.size(); ++i) {
+    const auto name = split_name(c.files[i]);
+    if (!name || name->part != i + 1)
+      fail(ErrorCode::kFailed, "part {} of {} of the split model {} is not there", i + 1, c.parts, c.name);
   }
-  if (c.files.size() != c.parts)
+  if (c.files.size() < c.parts)
+    fail(ErrorCode::kFailed, "part {} of {} of the split model {} is not there", c.files.size() + 1, c.parts,
+         c.name);
+  if (c.files.size() > c.parts)
     fail(ErrorCode::kFailed, "the split model {} has {} files for {} parts", c.name, c.files.size(), c.parts);
 }
 

@@ -193,4 +193,48 @@ std::optional<std::uint32_t> KvCache::checkpoint() const {
   return checkpoint_->length;
 }
 
+std::size_t KvCache::row_bytes(Part which) const {
+  std::size_t sum = 0;
+  for (std::uint32_t layer = 0; layer < plan_.layers.size(); ++layer) {
+    if (is(which, plan_.layers[layer])) sum += slot_bytes(layer);
+  }
+  return sum;
+}
+
+std::uint32_t KvCache::oldest_kept() const {
+  if (ring_ == 0) return length_;
+  const std::uint32_t before = length_ > KvPlan::kCheckpointMargin ? length_ - KvPlan::kCheckpointMargin : 0;
+  return std::min(length_, std::max(oldest_held(), oldest_needed(before)));
+}
+
+void KvCache::copy_out(Part which, std::uint32_t first, std::uint32_t count, std::byte* out) const {
+  for (std::uint32_t layer = 0; layer < plan_.layers.size(); ++layer) {
+    if (!is(which, plan_.layers[layer])) continue;
+    for (std::uint32_t i = 0; i < count; ++i, out += slot_bytes(layer))
+      save_slot(layer, (first + i) % plan_.layers[layer].slots, out);
+  }
+}
+
+void KvCache::copy_in(Part which, std::uint32_t first, std::uint32_t count, const std::byte* in) {
+  for (std::uint32_t layer = 0; layer < plan_.layers.size(); ++layer) {
+    if (!is(which, plan_.layers[layer])) continue;
+    for (std::uint32_t i = 0; i < count; ++i, in += slot_bytes(layer))
+      load_slot(layer, (first + i) % plan_.layers[layer].slots, in);
+  }
+}
+
+void KvCache::begin_restore() {
+  drop_checkpoint();
+  length_ = 0;
+  written_ = 0;
+}
+
+void KvCache::finish_restore(std::uint32_t length, std::uint32_t first_ring) {
+  if (length > plan_.context || first_ring > length || length - first_ring > ring_)
+    fail(ErrorCode::kFailed, "{} positions with rings from {} on do not fit this cache", length, first_ring);
+  length_ = length;
+  // Slots below first_ring are not there: as if as much had been written.
+  written_ = ring_ != 0 && first_ring > 0 ? first_ring + ring_ : length;
+}
+
 }  // namespace gem

@@ -99,6 +99,22 @@ class KvCache {
   // The length of the checkpoint, while there is one.
   std::optional<std::uint32_t> checkpoint() const;
 
+  // Copies of what is held, as the backend stores it (the prompt cache keeps them). Rows of rings are those
+  // of the layers whose slots are fewer than the context, fixed rows those of all others; a row has keys and
+  // values of all these layers.
+  enum class Part : std::uint8_t { kRings, kFixed };
+  std::size_t row_bytes(Part which) const;
+  // The oldest position whose ring rows are needed to go on at length(), or the margin of a checkpoint
+  // earlier where the ring still has that; length() without rings.
+  std::uint32_t oldest_kept() const;
+  // `count` rows from position `first` on, all of them held: layer after layer, position after position.
+  void copy_out(Part which, std::uint32_t first, std::uint32_t count, std::byte* out) const;
+  // To become a cache of `length` positions, forget everything, copy the fixed rows of all positions and the
+  // ring rows from `first_ring` on (oldest_kept() of the cache they are from) into their places, then finish.
+  void begin_restore();
+  void copy_in(Part which, std::uint32_t first, std::uint32_t count, const std::byte* in);
+  void finish_restore(std::uint32_t length, std::uint32_t first_ring);
+
   // Keys or values of one position, in f32 (tests, state comparison): [width of the layer].
   virtual std::vector<float> read_key(std::uint32_t layer, std::uint32_t position) const = 0;
   virtual std::vector<float> read_value(std::uint32_t layer, std::uint32_t position) const = 0;
@@ -123,6 +139,9 @@ class KvCache {
     std::uint32_t keep_from = 0;  // the oldest position that is needed to come back
     std::uint32_t saved_to = 0;   // keep_from .. saved_to - 1 are in the log
   };
+  bool is(Part which, const KvPlan::Layer& layer) const {
+    return (which == Part::kRings) == (layer.slots < plan_.context);
+  }
   std::uint32_t oldest_held() const { return written_ > ring_ ? written_ - ring_ : 0; }
   std::uint32_t oldest_needed(std::uint32_t length) const;
   void save_range(std::uint32_t from, std::uint32_t to);

@@ -73,6 +73,32 @@ std::uint32_t Engine::resumable(const KeptState& state, std::span<const std::int
   return state.cache->longest_roll_back(static_cast<std::uint32_t>(differ.first - state.tokens.begin()));
 }
 
+void Engine::resume_from_cache(KeptState& state, std::span<const std::int32_t> prompt) {
+  PromptCache* const kept = options_.prompt_cache;
+  if (kept == nullptr) return;
+  const std::uint32_t here = resumable(state, prompt);
+  const bool better = kept->longest(cache_plan(), prompt) > here;
+  // Its prompt was kept when it had been read; what came after it is worth as much where a later prompt may
+  // resume it.
+  if (state.cache != nullptr && backend_.decode_equals_prompt() && (better || here < state.tokens.size() / 2))
+    kept->keep(*state.cache, state.tokens);
+  if (!better) return;
+  if (state.cache == nullptr) state.cache = backend_.new_cache(cache_plan());
+  const std::uint32_t length = kept->restore(*state.cache, prompt);
+  state.tokens.assign(prompt.begin(), prompt.begin() + length);
+  state.prompt_rows = length;
+}
+
+// After `rows` more rows of a prompt; `read`: it is complete.
+void Engine::keep_prompt(const Stream& stream, bool read, std::uint32_t rows) {
+  PromptCache* const kept = options_.prompt_cache;
+  if (kept == nullptr || !stream.request_.keep_prompt) return;
+  const std::uint32_t length = stream.cache_->length();
+  const std::uint32_t interval = kept->interval(*stream.cache_);
+  if (read || length / interval != (length - rows) / interval)
+    kept->keep(*stream.cache_, std::span(stream.tokens_).first(length));
+}
+
 std::shared_ptr<Stream> Engine::open(GenerationRequest request, StreamSink& sink, KeptState&& state) {
   check(request);
   if (streams_.size() >= options_.max_streams)
@@ -190,6 +216,7 @@ bool Engine::step() {
       stream.sink_->on_prompt(stream.cache_->length(),
                               static_cast<std::uint32_t>(stream.request_.prompt.size()));
     }
+    if (!decoding[i]) keep_prompt(stream, results[i].logits > 0, rows);
     // The prompt is read: the next request may want to come back here.
     if (!decoding[i] && results[i].logits > 0 && options_.checkpoints) stream.cache_->set_checkpoint();
     if (results[i].logits > 0) sample(stream, backend_.logits(results[i].first_logits));

@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/prompt_cache.h"
 #include "engine/sampler.h"
 #include "model/model.h"
 #include "model/schedule.h"
@@ -35,6 +36,8 @@ struct EngineOptions {
   // MemoryPlan::kv_undo more for each stream.
   bool checkpoints = true;
   KvType kv_type = KvType::kF32;  // one of Backend::kv_types()
+  // Where prompts are kept for later requests, or null; must outlive the engine.
+  PromptCache* prompt_cache = nullptr;
 };
 
 // One token of a reply.
@@ -66,6 +69,7 @@ struct GenerationRequest {
   std::vector<std::int32_t> end_tokens;   // end of generation
   std::vector<std::int32_t> suppressed;   // never drawn
   std::optional<std::uint32_t> logprobs;  // log probabilities of drawn tokens, and of that many alternatives
+  bool keep_prompt = true;                // in the prompt cache, where there is one
 };
 
 // A cache and the tokens whose keys and values it holds: what a later prompt may resume.
@@ -128,6 +132,11 @@ class Engine {
   // bit, what it would be without. At least one prompt token is left: its logits are wanted.
   std::uint32_t resumable(const KeptState& state, std::span<const std::int32_t> prompt) const;
 
+  // A state of the prompt cache that gives more of `prompt` than `state` takes its place, with its memory;
+  // what `state` held is kept in the prompt cache when little of it would be left. Nothing happens without
+  // one.
+  void resume_from_cache(KeptState& state, std::span<const std::int32_t> prompt);
+
   // Starts a stream. `state` (optional) is resumed as far as resumable() says;
   // Error(kTooLarge) when the prompt does not fit the context, or when max_streams are open; Error(kUsage)
   // for bad parameters; `state` is untouched then. The sink must live until the stream has finished.
@@ -143,12 +152,13 @@ class Engine {
   void cancel(Stream& stream);
 
   const EngineOptions& options() const { return options_; }
+  KvPlan cache_plan() const;  // of every stream's cache
   const RoundInfo& last_round() const { return last_round_; }
 
  private:
   void finish(Stream& stream, FinishReason reason);
   void sample(Stream& stream, std::span<const float> logits);
-  KvPlan cache_plan() const;
+  void keep_prompt(const Stream& stream, bool read, std::uint32_t rows);
 
   const Model& model_;
   Backend& backend_;

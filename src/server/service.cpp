@@ -183,6 +183,10 @@ std::size_t Service::Impl::choose_slot(Work& work) const {
       best = i;
     }
   }
+  // What the prompt cache has goes into the slot that is missed the least.
+  if (const PromptCache* kept = engine.options().prompt_cache;
+      kept != nullptr && job.reuse_prompt && kept->longest(engine.cache_plan(), job.request.prompt) > most)
+    return oldest;
   if (best == slots.size()) return oldest;
   const bool spare = slots[oldest].state.tokens.empty();
   return spare && most < slots[best].state.prompt_rows / 2 ? oldest : best;
@@ -192,7 +196,12 @@ void Service::Impl::start(const std::shared_ptr<Work>& work, std::size_t slot, K
   work->take_slot(slot);
   std::string error;
   try {
-    if (!work->job().reuse_prompt) state.tokens.clear();  // its memory serves, its contents do not
+    if (work->job().reuse_prompt) {
+      engine.resume_from_cache(state, work->job().request.prompt);
+    } else {
+      state.tokens.clear();  // its memory serves, its contents do not
+      work->job().request.keep_prompt = false;
+    }
     work->started(engine.open(std::move(work->job().request), *work, std::move(state)));
     running.push_back(work);
     return;

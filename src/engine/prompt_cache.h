@@ -1,0 +1,75 @@
+// Kept states of prompts, for later requests that begin alike: other conversations than those in the slots,
+// branches of one, a turn that was edited.
+//
+// A state is a copy of a stream's cache at one length: the rings' live window, and the fixed layers' rows in
+// pages of 256 positions, which states with a common beginning share. Bits are copied as the backend stores
+// them, and prompt rows do not depend on where their chunks began (law 2), so a resumed prompt continues bit
+// for bit as a fresh one. States leave in the order of their last use when the budget is full.
+//
+// One thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/kv_cache.h"
+
+namespace gem {
+
+class PromptCache {
+ public:
+  static constexpr std::uint32_t kPage = 256;  // positions
+
+  // Holds states of at most `budget` bytes in all; a state that alone is larger is not kept.
+  explicit PromptCache(std::uint64_t budget);
+  ~PromptCache();
+  PromptCache(const PromptCache&) = delete;
+  PromptCache& operator=(const PromptCache&) = delete;
+
+  // How much of `prompt` the best state gives, at least one token being left. Nothing is moved.
+  std::uint32_t longest(const KvPlan& plan, std::span<const std::int32_t> prompt) const;
+  // Fills `cache` with that state (whatever was in it is lost) and counts it as used. The length that it now
+  // has, or 0 when there is none: the cache is untouched then.
+  std::uint32_t restore(KvCache& cache, std::span<const std::int32_t> prompt);
+
+  // Keeps the state of `cache`, whose positions hold `tokens`. A state of the same tokens is only counted as
+  // used. False when it does not fit the budget or the memory.
+  bool keep(const KvCache& cache, std::span<const std::int32_t> tokens);
+  void clear();
+
+  // A long prompt is also kept on its way, every so many positions: as often as states of a full context may
+  // take half of the budget, and not below 2,048.
+  std::uint32_t interval(const KvCache& cache) const;
+
+  struct Status {
+    std::uint64_t budget = 0, bytes = 0;
+    std::uint64_t states = 0;
+    std::uint64_t kept = 0, restored = 0, evicted = 0;  // so far
+    std::uint64_t restored_tokens = 0;
+  };
+  Status status() const;
+
+ private:
+  struct Page;
+  struct State;
+  using States = std::list<std::unique_ptr<State>>;  // the least recently used one first
+
+  struct Match {
+    States::const_iterator state;
+    std::uint32_t length = 0;
+  };
+  Match find(const KvPlan& plan, std::span<const std::int32_t> prompt) const;
+  void evict_to(std::uint64_t bytes);
+
+  std::uint64_t budget_;
+  std::shared_ptr<std::uint64_t>
+      bytes_;  // of all pages and rings; pages outlive states and count themselves off
+  States states_;
+  Status counts_;
+};
+
+}  // namespace gem

@@ -66,6 +66,9 @@ SamplingParams Session::default_sampling() const {
   if (const auto k = c.integer("general.sampling.top_k"); k && *k >= 0 && *k <= 1 << 24)
     p.top_k = static_cast<std::uint32_t>(*k);
   if (const auto q = c.number("general.sampling.top_p"); q && *q >= 0 && *q <= 1) p.top_p = *q;
+  if (const auto q = c.number("general.sampling.min_p"); q && *q >= 0 && *q <= 1) p.min_p = *q;
+  if (const auto r = c.number("general.sampling.penalty_repeat"); r && *r > 0 && *r <= 100)
+    p.repetition_penalty = *r;
   return p;
 }
 

@@ -33,6 +33,11 @@ void ServerOptions::add_model_options(CLI::App& app) {
   app.add_option("--alias", alias, "The model's name in the API (default: its file's name)");
   app.add_option("--parallel,-n", parallel, "Replies made at once (default: 4, fewer where memory is short)")
       ->check(CLI::Range(1u, 256u));
+  app.add_option(
+         "--cache-ram", cache_ram,
+         "MiB for states of earlier prompts; 0: only each slot's own (default: half of what is left, at "
+         "most 8192)")
+      ->check(CLI::Range(std::uint64_t{0}, std::uint64_t{1} << 40));
   app.add_option("--temperature,--temp", sampling.temperature,
                  "Where a request says nothing; 0 is greedy (default: the model's, 1.0)");
   app.add_option("--top-k", sampling.top_k, "Likewise; 0 keeps all (default: the model's, 64)");

@@ -57,6 +57,8 @@ Serving::~Serving() {
 void Serving::load() {
   SessionOptions session = options_.model.session();
   session.streams = options_.parallel;
+  session.prompt_cache.reset();
+  if (options_.cache_ram) session.prompt_cache = *options_.cache_ram << 20;
   const auto start = std::chrono::steady_clock::now();
   auto last = start;
   session.load_progress = [&](std::uint64_t done, std::uint64_t total) {
@@ -106,10 +108,12 @@ void Serving::load(SignalQueue& signals) {
 std::string Serving::description() const {
   const MemoryPlan& m = session_->memory();
   return fmt::format(
-      "{} ({}), context {}, {} slot{}, queue {}; memory {}: weights {}, KV cache {}, scratch {}, tables {}",
+      "{} ({}), context {}, {} slot{}, queue {}; memory {}: weights {}, KV cache {}, scratch {}, tables {}, "
+      "kept prompts up to {}",
       name_, session_->model().profile().title, m.context, m.streams, m.streams == 1 ? "" : "s",
       options_.queue, human_bytes(m.total()), human_bytes(m.weights),
-      human_bytes((m.kv_stream + m.kv_undo) * m.streams), human_bytes(m.scratch), human_bytes(m.tables));
+      human_bytes((m.kv_stream + m.kv_undo) * m.streams), human_bytes(m.scratch), human_bytes(m.tables),
+      human_bytes(m.prompt_cache));
 }
 
 bool Serving::drain(std::chrono::milliseconds limit, SignalQueue& signals) {

@@ -16,6 +16,13 @@ std::uint32_t default_streams(const Model& model, const Backend& backend, Memory
   return std::max(options.streams, 1u);
 }
 
+std::uint64_t default_prompt_cache(const MemoryPlan& plan, std::optional<std::uint64_t> room) {
+  constexpr std::uint64_t kMost = std::uint64_t{8} << 30;
+  const std::uint64_t total = plan.total();
+  if (!room) return kMost;
+  return *room > total ? std::min(kMost, (*room - total) / 2) : 0;
+}
+
 std::unique_ptr<Session> Session::open(const SessionOptions& options) {
   std::unique_ptr<Session> s(new Session());
   s->model_ = Model::load(options.model, {.any_geometry = options.any_geometry});
@@ -47,6 +54,13 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
     fail(ErrorCode::kRefused, "{}: the tokenizer has {} pieces, the table {} rows", options.model,
          s->tokenizer_->size(), g.vocab);
   }
+  s->memory_.prompt_cache = options.prompt_cache.value_or(default_prompt_cache(s->memory_, room));
+  if (room && s->memory_.total() > *room) {
+    fail(ErrorCode::kRefused,
+         "a prompt cache of {} bytes beside the {} that the model needs: {} are available",
+         s->memory_.prompt_cache, s->memory_.total() - s->memory_.prompt_cache, *room);
+  }
+  if (s->memory_.prompt_cache != 0) s->prompt_cache_ = std::make_unique<PromptCache>(s->memory_.prompt_cache);
   // Now that nothing is refused any more, and not with the first reply: whoever waits for the model to be
   // ready waits for this.
   s->backend_->load_weights(options.load_progress);
@@ -55,7 +69,8 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
                                                       .chunk = chunk,
                                                       .max_streams = plan.streams,
                                                       .checkpoints = plan.checkpoints,
-                                                      .kv_type = s->memory_.kv_type});
+                                                      .kv_type = s->memory_.kv_type,
+                                                      .prompt_cache = s->prompt_cache_.get()});
   return s;
 }
 

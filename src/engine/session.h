@@ -23,7 +23,10 @@ struct SessionOptions {
   std::uint32_t chunk = 256;
   std::uint32_t streams = 1;  // 0: default_streams()
   bool any_geometry = false;
-  std::optional<KvType> kv_type = {};    // nothing: the backend's first
+  std::optional<KvType> kv_type = {};  // nothing: the backend's first
+  // Bytes for states of prompts beside those of the streams; nothing: as much as fits,
+  // default_prompt_cache().
+  std::optional<std::uint64_t> prompt_cache = 0;
   Backend::Progress load_progress = {};  // while the weights are packed
   // Puts something between the engine and its backend (tests: rounds that fail or wait).
   std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> wrap_backend = {};
@@ -36,6 +39,9 @@ inline constexpr std::uint32_t kDefaultContext = 32768;
 // is not known. `options.streams` is not read.
 std::uint32_t default_streams(const Model& model, const Backend& backend, MemoryOptions options,
                               std::optional<std::uint64_t> room, std::uint32_t most = 4);
+
+// Half of what the plan leaves of `room`, at most 8 GiB (also where the room is not known).
+std::uint64_t default_prompt_cache(const MemoryPlan& plan, std::optional<std::uint64_t> room);
 
 class Session {
  public:
@@ -50,6 +56,7 @@ class Session {
   Engine& engine() { return *engine_; }
   const Engine& engine() const { return *engine_; }
   const MemoryPlan& memory() const { return memory_; }
+  const PromptCache* prompt_cache() const { return prompt_cache_.get(); }  // null: none
 
   // general.sampling.* of the checkpoint, else temperature 1.0, top-k 64, top-p 0.95.
   SamplingParams default_sampling() const;
@@ -61,6 +68,7 @@ class Session {
   std::unique_ptr<Model> model_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<PromptCache> prompt_cache_;
   std::unique_ptr<Engine> engine_;
   MemoryPlan memory_;
 };

@@ -57,7 +57,10 @@ struct MemoryPlan {
   std::uint64_t kv_undo = 0;    // what one stream's checkpoint may keep beside it (KvCache::set_checkpoint)
   std::uint64_t scratch = 0;    // activations
   std::uint64_t tables = 0;     // tokenizer tables and what the program itself takes
-  std::uint64_t total() const { return weights + (kv_stream + kv_undo) * streams + scratch + tables; }
+  std::uint64_t prompt_cache = 0;  // most that kept prompts take (engine/prompt_cache.h)
+  std::uint64_t total() const {
+    return weights + (kv_stream + kv_undo) * streams + scratch + tables + prompt_cache;
+  }
 };
 
 struct MemoryOptions {

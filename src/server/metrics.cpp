@@ -217,6 +217,12 @@ std::string Metrics::text(const ServiceStatus* status) const {
   w.gauge("gem_slots", now.slots.size(), "Replies that can be made at once.");
   w.gauge("gem_kv_positions_used", now.kv_used, "Positions held by the KV caches.");
   w.gauge("gem_kv_positions", now.kv_total, "Positions that the KV caches can hold.");
+  w.gauge("gem_prompt_cache_bytes", now.prompt_cache.bytes, "Bytes of kept prompts' states.");
+  w.gauge("gem_prompt_cache_budget_bytes", now.prompt_cache.budget, "Most bytes that they may take.");
+  w.gauge("gem_prompt_cache_states", now.prompt_cache.states, "Kept prompts' states.");
+  w.counter("gem_prompt_cache_restored_total", now.prompt_cache.restored,
+            "Replies that began with one of them.");
+  w.counter("gem_prompt_cache_evicted_total", now.prompt_cache.evicted, "States that left for want of room.");
   w.counter("gem_requests_accepted_total", value(queued_), "Replies asked for and queued.");
   w.head("gem_requests_total", "counter", "Replies by outcome.");
   w.sample("gem_requests_total", value(stop_), "outcome=\"stop\"");

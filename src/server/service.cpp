@@ -39,6 +39,7 @@ struct Shared {
   std::size_t running = 0;
   std::size_t unfinished = 0;  // whose results are still to come
   std::uint64_t rounds = 0;
+  PromptCache::Status prompt_cache;
   std::uint64_t uses = 0;
   double reply_seconds = 1;  // of recent replies, for Retry-After
   bool draining = false;
@@ -93,6 +94,7 @@ struct Service::Impl {
       : session(s), engine(s.engine()), options(o), observer(watcher), shared(std::make_shared<Shared>()) {
     shared->slots.resize(engine.options().max_streams);
     for (std::size_t i = 0; i < shared->slots.size(); ++i) shared->slots[i].shown.id = i;
+    if (const PromptCache* kept = engine.options().prompt_cache) shared->prompt_cache = kept->status();
     thread = std::thread([this] { serve(); });
   }
 
@@ -242,6 +244,7 @@ void Service::Impl::round() {
 void Service::Impl::note_progress() {
   const std::lock_guard lock(shared->mutex);
   ++shared->rounds;
+  if (const PromptCache* kept = engine.options().prompt_cache) shared->prompt_cache = kept->status();
   for (const auto& work : running) {
     Slot& slot = shared->slots[work->slot()];
     const StreamTimes& times = work->stream()->times();
@@ -346,6 +349,7 @@ ServiceStatus Service::status() const {
   status.queued = shared.queue.size();
   status.running = shared.running;
   status.rounds = shared.rounds;
+  status.prompt_cache = shared.prompt_cache;
   status.stopping = shared.draining || shared.stopping;
   return status;
 }

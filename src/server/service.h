@@ -107,6 +107,7 @@ struct ServiceStatus {
   std::size_t queued = 0, running = 0;
   std::uint64_t kv_used = 0, kv_total = 0;  // positions
   std::uint64_t rounds = 0;
+  PromptCache::Status prompt_cache;  // budget 0: there is none
   bool stopping = false;
 };
 

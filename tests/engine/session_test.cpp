@@ -14,7 +14,7 @@ const std::string kDemo = std::string(GEM_SOURCE_DIR) + "/models/gem-demo.gguf";
 TEST(Session, AsManyStreamsAsFitUpToFour) {
   const auto model = Model::load(kDemo);
   const auto backend = make_backend(BackendKind::kCpu, *model, 1);
-  const MemoryOptions options{.context = 2048};
+  MemoryOptions options{.context = 2048};
   const auto total = [&](std::uint32_t streams) {
     MemoryOptions o = options;
     o.streams = streams;
@@ -28,6 +28,13 @@ TEST(Session, AsManyStreamsAsFitUpToFour) {
   EXPECT_EQ(default_streams(*model, *backend, options, total(100), 7), 7u);
   EXPECT_EQ(default_streams(*model, *backend, options, 0), 1u) << "whether one fits is not decided here";
   EXPECT_EQ(default_streams(*model, *backend, options, std::nullopt), 4u);
+
+  options.streams = 1;
+  const MemoryPlan plan = plan_memory(*model, *backend, options);
+  EXPECT_EQ(default_prompt_cache(plan, plan.total() - 1), 0u);
+  EXPECT_EQ(default_prompt_cache(plan, plan.total() + 1000), 500u);
+  EXPECT_EQ(default_prompt_cache(plan, std::uint64_t{1} << 40), std::uint64_t{8} << 30);
+  EXPECT_EQ(default_prompt_cache(plan, std::nullopt), std::uint64_t{8} << 30);
 }
 
 TEST(Session, TheNumberOfStreamsMayBeLeftOpen) {

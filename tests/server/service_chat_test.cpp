@@ -1,5 +1,6 @@
 // The service with the bundled model: conversations whose thoughts are not rendered again, thinking budgets,
 // several replies of one request, calls.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -93,6 +94,76 @@ TEST_F(ServiceChat, ThoughtsThatAreStrippedCostNoMoreThanTheReply) {
       service_->wait_idle(testing::kPatience);
     }
   }
+}
+
+// An agent's loop of 30 turns, a call and its result each, beside another conversation in the same slot: what
+// is read again is less than a twentieth of the prompts beyond what is new in each.
+TEST(ServiceAgentLoop, ThirtyTurnsAreReadOnce) {
+  Gate gate;
+  const auto session = testing::gated_session(kDemo, gate, 1, 4096, 64, 256 << 20);
+  gate.open();
+  Service service(*session, ServiceOptions{});
+  const auto ask = [&](const std::vector<Message>& messages, const std::vector<Tool>& tools) {
+    const RenderedPrompt prompt = render_chat(messages, tools, {.enable_thinking = false});
+    GenerationJob j;
+    std::vector<std::int32_t> ids = session->tokenizer().encode_prompt(prompt.pieces);
+    session->tokenizer().ensure_bos(ids);
+    SamplingParams greedy;
+    greedy.temperature = 0;
+    j.request = session->request(std::move(ids), greedy);
+    j.request.max_tokens = 40;
+    j.reply = {.start_thinking = prompt.open_thought, .tools_active = !tools.empty()};
+    std::vector<GenerationJob> jobs;
+    jobs.push_back(std::move(j));
+    Client client(std::move(service.submit(std::move(jobs)).front()));
+    const StreamTimes times = client.finish().times;
+    service.wait_idle(testing::kPatience);
+    return times;
+  };
+  const auto said = [](const char* role, const std::string& text) {
+    Message m;
+    m.role = role;
+    m.content.form = Content::Form::kText;
+    m.content.text = text;
+    return m;
+  };
+  Tool tool;
+  tool.name = "read_file";
+  tool.description = "Reads a part of a file";
+  tool.parameters = parse_json(
+      R"({"type":"object","properties":{"path":{"type":"string"},"line":{"type":"integer"}},"required":["path"]})");
+  std::vector<Message> agent = {said("user", "Look through the files and tell me where the number is.")};
+  std::vector<Message> other;
+  std::uint32_t read = 0;   // prompt tokens evaluated, over all turns of the agent
+  std::uint32_t fresh = 0;  // of these, those that no earlier request of it had
+  std::uint32_t whole = 0;  // what reading every prompt anew would take
+  std::uint32_t before = 0;
+  for (int turn = 0; turn < 30; ++turn) {
+    const StreamTimes times = ask(agent, {tool});
+    const std::uint32_t prompt = times.reused + times.prompt_tokens;
+    read += times.prompt_tokens;
+    fresh += prompt - before;
+    whole += prompt;
+    before = prompt;
+    Message call = said("assistant", "");
+    call.tool_calls.push_back(
+        {.id = {},
+         .name = "read_file",
+         .arguments = parse_json(fmt::format(R"({{"path":"f{}.txt","line":{}}})", turn, turn * 7))});
+    agent.push_back(call);
+    Message result =
+        said("tool", fmt::format("line {}: nothing here but the words of turn {}", turn * 7, turn));
+    result.name = "read_file";
+    agent.push_back(result);
+    if (turn % 5 == 4) {  // somebody else, in the same slot
+      other.push_back(said("user", fmt::format("What is {} + {}?", turn, turn + 1)));
+      ask(other, {});
+      other.push_back(said("assistant", fmt::format("{}", 2 * turn + 1)));
+    }
+  }
+  EXPECT_GT(whole, 20'000u);
+  EXPECT_LT(read - fresh, (whole - fresh) / 20)
+      << read << " read, " << fresh << " new, " << whole << " in all";
 }
 
 TEST_F(ServiceChat, AThinkingBudgetClosesTheThought) {

@@ -111,16 +111,19 @@ const bool registered = [] {
       }
     }
     if (k == &kPortableKernels) continue;
-    // Layers of the 12B at a depth of 8,192.
+    // Layers of the 12B, one row and prompt tiles.
     for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16}) {
       for (const bool full : {false, true}) {
-        for (const std::uint32_t rows : {1u, 4u, 64u}) {
+        for (const auto& [rows, depth] :
+             {std::pair(1u, 8192u), std::pair(4u, 8192u), std::pair(64u, 8192u), std::pair(1u, 32768u)}) {
+          if (!full && depth > 8192) continue;  // a sliding layer sees its window
           const LayerGeometry l = full ? LayerGeometry{LayerKind::kFull, 512, 1, true}
                                        : LayerGeometry{LayerKind::kSliding, 256, 8, false};
           const std::string name = std::string(k->name) + (full ? "/full/" : "/sliding/") +
-                                   std::string(kv_type_name(type)) + "/rows:" + std::to_string(rows);
-          benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
-            layer(state, *k, type, l, 16, 8192, rows);
+                                   std::string(kv_type_name(type)) + "/depth:" + std::to_string(depth) +
+                                   "/rows:" + std::to_string(rows);
+          benchmark::RegisterBenchmark(name.c_str(), [=, n = rows, d = depth](benchmark::State& state) {
+            layer(state, *k, type, l, 16, d, n);
           })->Unit(benchmark::kMillisecond);
         }
       }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "golden.h"
@@ -14,7 +15,7 @@ namespace {
 
 using Logits = std::vector<float>;
 
-class Laws : public ::testing::TestWithParam<std::tuple<const char*, BackendKind>> {
+class Laws : public ::testing::TestWithParam<std::tuple<const char*, BackendKind, KvType>> {
  protected:
   void SetUp() override {
     const auto path = testing::golden_model(std::get<0>(GetParam()));
@@ -31,7 +32,7 @@ class Laws : public ::testing::TestWithParam<std::tuple<const char*, BackendKind
   }
 
   std::unique_ptr<KvCache> cache(std::uint32_t span = 64) const {
-    return backend_->new_cache(KvPlan::make(model_->geometry(), 256, span));
+    return backend_->new_cache(KvPlan::make(model_->geometry(), 256, span, std::get<2>(GetParam())));
   }
 
   // Rows of `ids` from the cache's length on, in spans of `chunk`; the logits of every row.
@@ -138,16 +139,44 @@ TEST_P(Laws, ThreadsDoNotChangeBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    DenseA, Laws,
-    ::testing::Values(std::tuple("q4_0", BackendKind::kCpu), std::tuple("q8_0", BackendKind::kCpu),
-                      std::tuple("f16", BackendKind::kCpu), std::tuple("mlx-mixed", BackendKind::kCpu),
-                      std::tuple("mlx-q4g64", BackendKind::kCpu), std::tuple("q4_0", BackendKind::kOracle)),
-    [](const auto& test) {
-      std::string name = std::get<0>(test.param);
-      std::replace(name.begin(), name.end(), '-', '_');
-      return name + (std::get<1>(test.param) == BackendKind::kCpu ? "_cpu" : "_oracle");
-    });
+// The type is what the caches have: other bits than f32's, and numbers near them.
+TEST_P(Laws, EveryKvTypeIsNearF32AndNoOther) {
+  const std::vector<std::int32_t> ids = tokens(11, 60);
+  const auto c = cache();
+  const Logits found = feed(*c, ids, 16);
+  const auto plain = backend_->new_cache(KvPlan::make(model_->geometry(), 256, 64));
+  const Logits f32 = feed(*plain, ids, 16);
+  if (std::get<2>(GetParam()) == KvType::kF32) {
+    EXPECT_TRUE(found == f32);
+    return;
+  }
+  EXPECT_FALSE(found == f32);
+  // f16 rounds to 2^-11, bf16 to 2^-8; logits are of the order of ten.
+  double squares = 0;
+  for (std::size_t i = 0; i < f32.size(); ++i)
+    squares += (double{found[i]} - double{f32[i]}) * (double{found[i]} - double{f32[i]});
+  const double rms = std::sqrt(squares / static_cast<double>(f32.size()));
+  EXPECT_LT(rms, std::get<2>(GetParam()) == KvType::kBF16 ? 0.1 : 0.0125) << rms;
+}
+
+INSTANTIATE_TEST_SUITE_P(DenseA, Laws,
+                         ::testing::Values(std::tuple("q4_0", BackendKind::kCpu, KvType::kF32),
+                                           std::tuple("q8_0", BackendKind::kCpu, KvType::kF32),
+                                           std::tuple("f16", BackendKind::kCpu, KvType::kF32),
+                                           std::tuple("mlx-mixed", BackendKind::kCpu, KvType::kF32),
+                                           std::tuple("mlx-q4g64", BackendKind::kCpu, KvType::kF32),
+                                           std::tuple("q4_0", BackendKind::kOracle, KvType::kF32),
+                                           std::tuple("q8_0", BackendKind::kCpu, KvType::kBF16),
+                                           std::tuple("q4_0", BackendKind::kCpu, KvType::kF16),
+                                           std::tuple("q8_0", BackendKind::kCpu, KvType::kF16Full)),
+                         [](const auto& test) {
+                           std::string name = std::get<0>(test.param);
+                           name += std::get<1>(test.param) == BackendKind::kCpu ? "_cpu" : "_oracle";
+                           if (std::get<2>(test.param) != KvType::kF32)
+                             name += "_" + std::string(kv_type_name(std::get<2>(test.param)));
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace gem

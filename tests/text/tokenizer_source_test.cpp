@@ -1,11 +1,17 @@
 // Reading vocabularies: what is taken from each kind of file, and that malformed ones are refused by name.
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "formats/checkpoint.h"
+#include "formats/gguf_writer.h"
+#include "text/tokenizer_gguf_keys.h"
 #include "tokenizer_fixture.h"
 
 namespace gem {
@@ -237,6 +243,82 @@ TEST(TokenizerJson, NamesAloneMakeNoControlToken) {
   const Tokenizer tokenizer = Tokenizer::from_json(file.dump());
   EXPECT_FALSE(tokenizer.is_special(5));
   EXPECT_EQ(tokenizer.special_id("<|turn>"), std::nullopt);
+}
+
+Tokenizer with_config(const std::string& config) {
+  return Tokenizer(read_json_tokenizer(small_json().dump(), config));
+}
+
+TEST(TokenizerJson, TheConfigBesideNamesBosAndAddsTokens) {
+  EXPECT_EQ(with_config(R"({"bos_token": "<mask>"})").bos(), 4);
+  EXPECT_EQ(with_config(R"({"bos_token": {"content": "<mask>", "lstrip": false}})").bos(), 4);
+  EXPECT_EQ(with_config(R"({"bos_token": null, "chat_template": "{{ x }}"})").bos(), 2);
+  const Tokenizer more = with_config(R"({"added_tokens_decoder": {
+    "5": {"content": "<|turn>", "special": true},
+    "269": {"content": "\n\n", "special": true},
+    "270": {"content": "<soft>", "special": true}}})");
+  EXPECT_EQ(more.size(), 271);
+  EXPECT_TRUE(more.is_special(269));
+  EXPECT_EQ(more.encode("<soft>", true), Ids{270});
+}
+
+TEST(TokenizerJson, AConfigThatContradictsIsRefused) {
+  const auto token = [](const std::string& entry) { return R"({"added_tokens_decoder": {)" + entry + "}}"; };
+  expect_bad_file([&] { with_config(R"({"bos_token": "<nowhere>"})"); }, "<nowhere>");
+  expect_bad_file([&] { with_config(R"({"bos_token": 2})"); }, "expected a string");
+  expect_bad_file([&] { with_config(token(R"("5": {"content": "<|other>"})")); }, "id 5");
+  expect_bad_file([&] { with_config(token(R"("264": {"content": "b"})")); }, "264");
+  expect_bad_file([&] { with_config(token(R"("272": {"content": "<far>"})")); }, "272");
+  expect_bad_file([&] { with_config(token(R"("x": {"content": "b"})")); }, "added_tokens_decoder.x");
+  expect_bad_file([&] { with_config(token(R"("-1": {"content": "b"})")); }, "-1");
+  expect_bad_file([&] { with_config(token(R"("270": {"content": "<soft>", "lstrip": true})")); }, "lstrip");
+}
+
+TEST(TokenizerCheckpoint, TakesTheJsonAndTheIdsOfTheConfigs) {
+  const std::string json = small_json().dump();
+  const auto checkpoint = [&](std::vector<std::int64_t> end) {
+    Checkpoint c;
+    c.add_metadata("gem.model_type", std::string_view("gemma4"));
+    c.add_metadata("tokenizer.huggingface.json", std::string_view(json));
+    c.add_metadata("tokenizer.ggml.bos_token_id", std::int64_t{2});
+    c.add_metadata("gem.end_tokens", MetadataArray(std::move(end)));
+    c.add_metadata("tokenizer.ggml.suppress_tokens", MetadataArray(std::vector<std::int64_t>{4}));
+    return c;
+  };
+  const Checkpoint c = checkpoint({1, 5});
+  EXPECT_TRUE(Tokenizer::present_in(c));
+  const Tokenizer tokenizer = Tokenizer::from_checkpoint(c);
+  EXPECT_EQ(tokenizer.end_of_generation(), (Ids{1, 5, 6}));  // 6 by its name
+  EXPECT_TRUE(std::ranges::equal(tokenizer.suppressed(), Ids{4}));
+  expect_bad_file([&] { Tokenizer::from_checkpoint(checkpoint({270})); }, "270");
+  Checkpoint without;
+  without.add_metadata("gem.model_type", std::string_view("gemma4"));
+  expect_bad_file([&] { Tokenizer::from_checkpoint(without); }, "no tokenizer.json");
+}
+
+// What gem convert writes reads back as the same vocabulary.
+TEST(TokenizerCheckpoint, GgufKeysSayTheSameAsTheJson) {
+  const std::string json = small_json().dump();
+  Checkpoint source;
+  source.add_metadata("tokenizer.huggingface.json", std::string_view(json));
+  source.add_metadata("gem.end_tokens", MetadataArray(std::vector<std::int64_t>{1, 5}));
+  GgufWriter writer;
+  add_gguf_tokenizer(source, writer);
+  writer.add("gem.end_tokens", std::vector<std::int32_t>{1, 5});
+  const std::string path = ::testing::TempDir() + "gem-tokenizer-" + std::to_string(::getpid()) + ".gguf";
+  writer.write(path, [](const GgufWriter::Tensor&, const GgufWriter::Sink&) {});
+  const Tokenizer before = Tokenizer::from_checkpoint(source);
+  const Tokenizer after = Tokenizer::from_checkpoint(open_checkpoint(path));
+  std::filesystem::remove(path);
+  ASSERT_EQ(after.size(), before.size());
+  for (std::int32_t id = 0; id < before.size(); ++id) {
+    EXPECT_EQ(after.piece(id), before.piece(id));
+    EXPECT_EQ(after.is_special(id), before.is_special(id)) << before.piece(id);
+  }
+  EXPECT_EQ(after.bos(), before.bos());
+  EXPECT_TRUE(std::ranges::equal(after.end_of_generation(), before.end_of_generation()));
+  for (const char* text : {"ab ab", "<tag><|turn>ab", "\n\nb \xC3\xA9"})
+    EXPECT_EQ(after.encode(text, true), before.encode(text, true)) << text;
 }
 
 TEST(TokenizerJson, MalformedFilesAreRefused) {

@@ -42,111 +42,113 @@ void prefetch(const std::byte* codes, std::size_t lines) {
     _mm_prefetch(reinterpret_cast<const char*>(codes + kPrefetch + 64 * i), _MM_HINT_T0);
 }
 
-// The dot products of one block of 4-bit codes with one row. Nibbles are multiplied where they stand, times
-// 1, 16 and 256; see one_row_q4_0 for why that is exact.
-void one_row_nibbles(const std::byte* codes, const std::int16_t* q, __m256i (&dot)[2]) {
+// y = fma(dot, scale * x scale, y), then y = fma(bias, x sum * x scale, y): as `tile` does.
+__m256 add_block(__m256i dot, __m256 scale, __m256 bias, __m256 x_scale, __m256 x_sum, __m256 y) {
+  return _mm256_fmadd_ps(bias, x_sum,
+                         _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(scale, x_scale), y));
+}
+
+// One activation row of 4-bit codes. Nibbles are multiplied where they stand, times 1, 16 and 256; see
+// one_row_q4_0 for why that is exact.
+template <bool kWide>
+void one_row_nibbles(const AffineLayout& layout, const std::byte* group, const Activations& x, float* out) {
   const __m256i mask0 = _mm256_set1_epi16(0x000f);
   const __m256i mask1 = _mm256_set1_epi16(0x00f0);
   const __m256i mask2 = _mm256_set1_epi16(0x0f00);
-  const __m256i zero = _mm256_setzero_si256();
-  __m256i by1[2] = {zero, zero};
-  __m256i by16[2] = {zero, zero};
-  __m256i by256[2] = {zero, zero};
-  prefetch(codes, 4);
-  for (std::size_t v = 0; v < 4; ++v) {
-    const __m256i x0 = two_columns(q + 8 * v);
-    const __m256i x1 = two_columns(q + 8 * v + 2);
-    const __m256i x2 = two_columns(q + 8 * v + 4);
-    const __m256i x3 = two_columns(q + 8 * v + 6);
-    for (std::size_t half = 0; half < 2; ++half) {
-      const __m256i words = load(codes + 64 * v + 32 * half);
-      by1[half] = _mm256_add_epi32(by1[half], _mm256_madd_epi16(_mm256_and_si256(words, mask0), x0));
-      by16[half] = _mm256_add_epi32(by16[half], _mm256_madd_epi16(_mm256_and_si256(words, mask1), x1));
-      by256[half] = _mm256_add_epi32(by256[half], _mm256_madd_epi16(_mm256_and_si256(words, mask2), x2));
-      by1[half] = _mm256_add_epi32(by1[half], _mm256_madd_epi16(_mm256_srli_epi16(words, 12), x3));
-      keep(by1[half]);
-    }
-  }
-  for (std::size_t half = 0; half < 2; ++half)
-    dot[half] = _mm256_add_epi32(
-        by1[half], _mm256_add_epi32(_mm256_srai_epi32(by16[half], 4), _mm256_srai_epi32(by256[half], 8)));
-}
-
-template <unsigned R>
-void nibbles(const std::byte* codes, const std::int16_t* q, std::size_t stride, __m256i (&dot)[R][2]) {
-  if constexpr (R == 1) return one_row_nibbles(codes, q, dot[0]);
-  const __m256i mask = _mm256_set1_epi16(15);
-  for (std::size_t half = 0; half < 2; ++half) {
-    for (unsigned r = 0; r < R; ++r) dot[r][half] = _mm256_setzero_si256();
+  constexpr std::size_t kHalf = 8 * (kWide ? 4 : 2);  // scales of 8 rows
+  const std::byte* codes = group + layout.codes();
+  const std::int16_t* q = x.q;
+  const std::size_t last = layout.group_blocks - 1;
+  __m256 y[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+  for (std::size_t b = 0; b < x.blocks; ++b, q += kBlock, codes += 16 * kGroupRows) {
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i by1[2] = {zero, zero};
+    __m256i by16[2] = {zero, zero};
+    __m256i by256[2] = {zero, zero};
+    prefetch(codes, 4);
     for (std::size_t v = 0; v < 4; ++v) {
-      __m256i words = load(codes + 64 * v + 32 * half);
-      for (std::size_t i = 0; i < 4; ++i) {
-        const __m256i w = _mm256_and_si256(words, mask);
-        words = _mm256_srli_epi16(words, 4);
-        for (unsigned r = 0; r < R; ++r) {
-          const __m256i columns = two_columns(q + r * stride + 8 * v + 2 * i);
-          dot[r][half] = _mm256_add_epi32(dot[r][half], _mm256_madd_epi16(w, columns));
-          keep(dot[r][half]);
-        }
+      const __m256i x0 = two_columns(q + 8 * v);
+      const __m256i x1 = two_columns(q + 8 * v + 2);
+      const __m256i x2 = two_columns(q + 8 * v + 4);
+      const __m256i x3 = two_columns(q + 8 * v + 6);
+      for (std::size_t half = 0; half < 2; ++half) {
+        const __m256i words = load(codes + 64 * v + 32 * half);
+        by1[half] = _mm256_add_epi32(by1[half], _mm256_madd_epi16(_mm256_and_si256(words, mask0), x0));
+        by16[half] = _mm256_add_epi32(by16[half], _mm256_madd_epi16(_mm256_and_si256(words, mask1), x1));
+        by256[half] = _mm256_add_epi32(by256[half], _mm256_madd_epi16(_mm256_and_si256(words, mask2), x2));
+        by1[half] = _mm256_add_epi32(by1[half], _mm256_madd_epi16(_mm256_srli_epi16(words, 12), x3));
+        keep(by1[half]);
       }
     }
-  }
-}
-
-// Codes up to 255 times |q| <= 32767, 32 of them: below 2^29.
-template <unsigned R>
-void bytes(const std::byte* codes, const std::int16_t* q, std::size_t stride, __m256i (&dot)[R][2]) {
-  for (unsigned r = 0; r < R; ++r) dot[r][0] = dot[r][1] = _mm256_setzero_si256();
-  if (R == 1) prefetch(codes, 8);
-  for (std::size_t p = 0; p < 16; ++p) {
-    const __m256i low = _mm256_cvtepu8_epi16(load_half(codes + 32 * p));
-    const __m256i high = _mm256_cvtepu8_epi16(load_half(codes + 32 * p + 16));
-    for (unsigned r = 0; r < R; ++r) {
-      const __m256i columns = two_columns(q + r * stride + 2 * p);
-      dot[r][0] = _mm256_add_epi32(dot[r][0], _mm256_madd_epi16(low, columns));
-      dot[r][1] = _mm256_add_epi32(dot[r][1], _mm256_madd_epi16(high, columns));
-      keep(dot[r][0]);
-      keep(dot[r][1]);
+    const __m256 x_scale = _mm256_set1_ps(x.scale[b]);
+    const __m256 x_sum = _mm256_set1_ps(static_cast<float>(x.sum[b]) * x.scale[b]);
+    for (std::size_t half = 0; half < 2; ++half) {
+      const __m256i dot = _mm256_add_epi32(
+          by1[half], _mm256_add_epi32(_mm256_srai_epi32(by16[half], 4), _mm256_srai_epi32(by256[half], 8)));
+      const __m256 scale = eight_scales<kWide>(group + kHalf * half);
+      const __m256 bias = eight_scales<kWide>(group + 2 * kHalf + kHalf * half);
+      y[half] = add_block(dot, scale, bias, x_scale, x_sum, y[half]);
     }
+    if ((b & last) == last) group += 4 * kHalf;  // 1, 2 or 4 blocks share a scale
   }
+  _mm256_storeu_ps(out, y[0]);
+  _mm256_storeu_ps(out + 8, y[1]);
 }
 
+// R rows of activations. The sums stay in memory: the dot products take the registers. Codes up to 255 times
+// |q| <= 32767, 32 of them, stay below 2^29.
 template <unsigned R, bool kBytes, bool kWide>
 void rows_affine(const AffineLayout& layout, const std::byte* group, const Activations& x, float* out) {
+  if constexpr (R == 1 && !kBytes) return one_row_nibbles<kWide>(layout, group, x, out);
+  constexpr std::size_t kHalf = 8 * (kWide ? 4 : 2);
+  const __m256i mask = _mm256_set1_epi16(15);
   const std::byte* codes = group + layout.codes();
-  const std::byte* entry = group;
-  const std::size_t entry_bytes = layout.entry_bytes();
-  const std::size_t half_scales = 8 * layout.scale_bytes();
   const std::int16_t* q = x.q;
-  __m256 y[R][2];
-  for (unsigned r = 0; r < R; ++r) y[r][0] = y[r][1] = _mm256_setzero_ps();
-  for (std::size_t first = 0; first < layout.blocks; first += layout.group_blocks, entry += entry_bytes) {
-    for (std::size_t b = first; b < first + layout.group_blocks; ++b, q += kBlock) {
-      __m256i dot[R][2];
-      if constexpr (kBytes) {
-        bytes<R>(codes, q, x.stride, dot);
-        codes += 32 * kGroupRows;
-      } else {
-        nibbles<R>(codes, q, x.stride, dot);
-        codes += 16 * kGroupRows;
+  const std::size_t last = layout.group_blocks - 1;
+  for (unsigned r = 0; r < 2 * R; ++r) _mm256_storeu_ps(out + 8 * r, _mm256_setzero_ps());
+  for (std::size_t b = 0; b < x.blocks; ++b, q += kBlock, codes += (kBytes ? 32 : 16) * kGroupRows) {
+    prefetch(codes, kBytes ? 8 : 4);
+    __m256i dot[R][2];
+    for (unsigned r = 0; r < R; ++r) dot[r][0] = dot[r][1] = _mm256_setzero_si256();
+    const auto add_pair = [&](std::size_t pair, __m256i low, __m256i high) {
+      for (unsigned r = 0; r < R; ++r) {
+        const __m256i columns = two_columns(q + r * x.stride + 2 * pair);
+        dot[r][0] = _mm256_add_epi32(dot[r][0], _mm256_madd_epi16(low, columns));
+        dot[r][1] = _mm256_add_epi32(dot[r][1], _mm256_madd_epi16(high, columns));
+        keep(dot[r][0]);
+        keep(dot[r][1]);
       }
-      for (std::size_t half = 0; half < 2; ++half) {
-        const __m256 scale = eight_scales<kWide>(entry + half * half_scales);
-        const __m256 bias = eight_scales<kWide>(entry + entry_bytes / 2 + half * half_scales);
-        for (unsigned r = 0; r < R; ++r) {
-          const std::size_t at = r * x.blocks + b;
-          const __m256 x_scale = _mm256_set1_ps(x.scale[at]);
-          const __m256 sum = _mm256_set1_ps(static_cast<float>(x.sum[at]) * x.scale[at]);
-          const __m256 with_codes =
-              _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[r][half]), _mm256_mul_ps(scale, x_scale), y[r][half]);
-          y[r][half] = _mm256_fmadd_ps(bias, sum, with_codes);
+    };
+    if constexpr (kBytes) {
+#pragma GCC unroll 16
+      for (std::size_t p = 0; p < 16; ++p)
+        add_pair(p, _mm256_cvtepu8_epi16(load_half(codes + 32 * p)),
+                 _mm256_cvtepu8_epi16(load_half(codes + 32 * p + 16)));
+    } else {
+#pragma GCC unroll 4
+      for (std::size_t v = 0; v < 4; ++v) {
+        __m256i low = load(codes + 64 * v);
+        __m256i high = load(codes + 64 * v + 32);
+#pragma GCC unroll 4
+        for (std::size_t i = 0; i < 4; ++i) {
+          add_pair(4 * v + i, _mm256_and_si256(low, mask), _mm256_and_si256(high, mask));
+          low = _mm256_srli_epi16(low, 4);
+          high = _mm256_srli_epi16(high, 4);
         }
       }
     }
-  }
-  for (unsigned r = 0; r < R; ++r) {
-    _mm256_storeu_ps(out + r * kGroupRows, y[r][0]);
-    _mm256_storeu_ps(out + r * kGroupRows + 8, y[r][1]);
+    for (std::size_t half = 0; half < 2; ++half) {
+      const __m256 scale = eight_scales<kWide>(group + kHalf * half);
+      const __m256 bias = eight_scales<kWide>(group + 2 * kHalf + kHalf * half);
+      for (unsigned r = 0; r < R; ++r) {
+        const std::size_t at = r * x.blocks + b;
+        float* const y = out + r * kGroupRows + 8 * half;
+        const __m256 x_sum = _mm256_set1_ps(static_cast<float>(x.sum[at]) * x.scale[at]);
+        _mm256_storeu_ps(
+            y, add_block(dot[r][half], scale, bias, _mm256_set1_ps(x.scale[at]), x_sum, _mm256_loadu_ps(y)));
+      }
+    }
+    if ((b & last) == last) group += 4 * kHalf;
   }
 }
 

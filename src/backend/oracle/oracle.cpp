@@ -318,8 +318,7 @@ class OracleBackend final : public Backend {
     std::vector<float> row(width);
     for (std::size_t r = 0; r < rows_; ++r) {
       double* pair = pairs.data() + r * 2 * width;
-      const Matrix& table = w_.target_embd;
-      dequantize(table.type, table.row(static_cast<std::size_t>(tokens_[r])), row.data(), width);
+      w_.target_embd.expand_row(static_cast<std::size_t>(tokens_[r]), row.data());
       for (std::size_t i = 0; i < width; ++i) pair[i] = double{row[i]} * double{w_.target_multiplier};
       std::copy_n(hidden_.data() + r * width, width, pair + width);
     }

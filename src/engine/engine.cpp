@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "engine/draft/measure.h"
 
 namespace gem {
 namespace {
@@ -13,6 +14,16 @@ double now() {
 }
 
 }  // namespace
+
+// A decoding stream's rows of one round: the pending token and its drafts.
+struct Engine::Window {
+  Stream* stream = nullptr;
+  std::vector<std::int32_t> tokens;
+  DraftKind kind = DraftKind::kModel;
+  std::vector<Distribution> drawn_from;
+
+  std::uint32_t drafts() const { return static_cast<std::uint32_t>(tokens.size()) - 1; }
+};
 
 Stream::Stream(GenerationRequest request, StreamSink& sink, std::unique_ptr<KvCache> cache)
     : cache_(std::move(cache)),
@@ -114,6 +125,8 @@ std::shared_ptr<Stream> Engine::open(GenerationRequest request, StreamSink& sink
   }
   std::shared_ptr<Stream> stream(new Stream(std::move(request), sink, std::move(cache)));
   stream->times_.reused = stream->cache_->length();
+  if (speculation_ != nullptr && stream->request_.draft)
+    stream->drafts_ = speculation_->open(stream->sampler_);
   streams_.push_back(stream);
   return stream;
 }
@@ -129,13 +142,26 @@ void Engine::finish(Stream& stream, FinishReason reason) {
   stream.sink_->on_finish(reason);
 }
 
-void Engine::sample(Stream& stream, std::span<const float> logits) {
+// The token that a row of logits gives: the same whether the row was drafted or not, unless drafts are judged
+// by rejection sampling.
+std::optional<std::int32_t> Engine::choose(Stream& stream, std::span<const float> logits,
+                                           const Window* window, std::uint32_t row) {
+  const std::size_t position = stream.tokens_.size();
+  if (window == nullptr || row >= window->drafts() || window->drawn_from.empty())
+    return stream.sampler_.draw(logits, position);
+  const std::optional<Distribution> wanted = stream.sampler_.distribution(logits);
+  if (!wanted) return std::nullopt;
+  return accept_or_resample(*wanted, window->drawn_from[row], window->tokens[row + 1],
+                            stream.sampler_.params().seed, position);
+}
+
+void Engine::sample(Stream& stream, std::span<const float> logits, const Window* window, std::uint32_t row) {
   DrawnToken drawn;
   if (const std::optional<std::int32_t> forced = stream.sink_->forced_token()) {
     drawn.token = *forced;
     drawn.forced = true;
   } else {
-    const std::optional<std::int32_t> token = stream.sampler_.draw(logits, stream.tokens_.size());
+    const std::optional<std::int32_t> token = choose(stream, logits, window, row);
     if (!token) return finish(stream, FinishReason::kFailed);
     drawn.token = *token;
   }
@@ -160,6 +186,74 @@ void Engine::sample(Stream& stream, std::span<const float> logits) {
   }
 }
 
+// The rows of all decoding streams: their pending tokens, and drafts where they are worth it.
+std::vector<Engine::Window> Engine::open_windows(std::uint32_t prompt_rows) {
+  std::vector<Window> windows;
+  std::vector<SpeculationTurn> turns;
+  for (const auto& stream : streams_) {
+    if (stream->generated_ == 0) continue;
+    windows.push_back({stream.get(), {stream->tokens_.back()}, DraftKind::kModel, {}});
+    SpeculationTurn turn;
+    turn.drafts = stream->drafts_.get();
+    turn.sampler = &stream->sampler_;
+    turn.cache = stream->cache_.get();
+    turn.tokens = stream->tokens_;
+    turn.end_tokens = stream->request_.end_tokens;
+    // A round with k drafts gives k + 1 tokens at most, the last of which is pending.
+    const auto tokens = static_cast<std::uint32_t>(stream->tokens_.size());
+    turn.room = std::min(options_.context - tokens, options_.chunk) - 1;
+    if (stream->request_.max_tokens != 0)
+      turn.room = std::min(turn.room, stream->request_.max_tokens - stream->generated_ - 1);
+    turns.push_back(std::move(turn));
+  }
+  if (speculation_ == nullptr) return windows;
+  speculation_->propose(turns, prompt_rows);
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    windows[i].tokens.insert(windows[i].tokens.end(), turns[i].proposed.begin(), turns[i].proposed.end());
+    windows[i].kind = turns[i].kind;
+    windows[i].drawn_from = std::move(turns[i].drawn_from);
+  }
+  return windows;
+}
+
+// Draws from the window's rows one after the other, as long as what was drafted for the next row is what was
+// drawn, and forgets the rows behind.
+void Engine::verify(Window& window, const SpanResult& result) {
+  Stream& stream = *window.stream;
+  const std::uint32_t before = stream.cache_->length() - static_cast<std::uint32_t>(window.tokens.size());
+  std::uint32_t kept = 0;
+  for (std::uint32_t row = 0;; ++row) {
+    sample(stream, backend_.logits(result.first_logits + row), &window, row);
+    const bool came_true = row < window.drafts() && stream.tokens_.size() == before + row + 2u &&
+                           stream.tokens_.back() == window.tokens[row + 1];
+    if (came_true) ++kept;
+    if (stream.finished_ || !came_true) {
+      stream.cache_->roll_back_to(before + row + 1);
+      // Drafts behind the reply's end are neither right nor wrong.
+      const std::uint32_t judged = came_true ? kept : window.drafts();
+      if (stream.drafts_ != nullptr) speculation_->settle(*stream.drafts_, window.kind, judged, kept);
+      last_round_.drafts.add(judged, kept);
+      stream.times_.drafted += judged;
+      stream.times_.accepted += kept;
+      return;
+    }
+  }
+}
+
+void Engine::absorb(Stream& stream, std::uint32_t rows, std::span<const float> hidden) {
+  if (stream.drafts_ == nullptr || stream.finished_ || !speculation_->active()) return;
+  // With the token that follows: drawn just now, or the prompt's next.
+  const auto tokens = std::span<const std::int32_t>(stream.tokens_).first(stream.cache_->length() + 1);
+  speculation_->absorb(*stream.drafts_, {tokens, rows, hidden});
+}
+
+void Engine::draft_with(std::unique_ptr<Drafter> drafter, DraftOptions options) {
+  if (!backend_.drafts()) fail(ErrorCode::kUsage, "the {} backend does not draft yet", backend_.name());
+  if (options.adaptive && !options.costs && options.most != 0u)
+    options.costs = measure_costs(model_, backend_, *drafter, cache_plan());
+  speculation_ = std::make_unique<Speculation>(std::move(drafter), std::move(options));
+}
+
 bool Engine::step() {
   for (const auto& stream : streams_) {
     if (stream->cancelled_) finish(*stream, FinishReason::kCancelled);
@@ -167,59 +261,85 @@ bool Engine::step() {
   std::erase_if(streams_, [](const auto& s) { return s->finished_; });
   if (streams_.empty()) return false;
 
-  // Decoding streams first, a row each; then prompts, oldest first, share the chunk's rows.
-  std::vector<Span> spans;
-  std::vector<Stream*> served;
-  std::vector<bool> decoding;
-  const auto add = [&](Stream& stream, std::uint32_t rows, Wanted logits, bool decode) {
-    spans.push_back({stream.cache_.get(),
-                     std::span(stream.tokens_).subspan(stream.cache_->length(), rows),
-                     {},
-                     logits,
-                     Wanted::kNothing,
-                     !decode});
-    served.push_back(&stream);
-    decoding.push_back(decode);
+  // Decoding streams first; then prompts, oldest first, share the chunk's rows.
+  struct Part {
+    Stream* stream;
+    std::uint32_t rows;
   };
-  for (const auto& stream : streams_) {
-    if (stream->generated_ > 0) add(*stream, 1, Wanted::kLast, true);
-  }
+  std::vector<Part> prompts;
   std::uint32_t room = options_.chunk;
   for (const auto& stream : streams_) {
     if (stream->generated_ > 0 || room == 0) continue;
     const auto left = static_cast<std::uint32_t>(stream->tokens_.size()) - stream->cache_->length();
-    const std::uint32_t rows = std::min(left, room);
-    add(*stream, rows, rows == left ? Wanted::kLast : Wanted::kNothing, false);
-    room -= rows;
+    prompts.push_back({stream.get(), std::min(left, room)});
+    room -= prompts.back().rows;
   }
 
   const double start = now();
+  std::vector<Window> windows;
+  std::vector<Span> spans;
   std::vector<SpanResult> results;
+  std::vector<float> hidden;  // rows after the final norm, of all spans that want them
   try {
+    windows = open_windows(options_.chunk - room);
+    const bool taps = speculation_ != nullptr && speculation_->wants().hidden;
+    const auto wanted = [&](const Stream& stream, Wanted rows) {
+      return taps && stream.drafts_ != nullptr ? rows : Wanted::kNothing;
+    };
+    for (const Window& w : windows) {
+      spans.push_back(
+          {w.stream->cache_.get(), w.tokens, {}, Wanted::kAll, wanted(*w.stream, Wanted::kAll), false});
+    }
+    for (const Part& p : prompts) {
+      const auto rows = std::span(p.stream->tokens_).subspan(p.stream->cache_->length(), p.rows);
+      const bool last = p.stream->cache_->length() + p.rows == p.stream->tokens_.size();
+      spans.push_back({p.stream->cache_.get(),
+                       rows,
+                       {},
+                       last ? Wanted::kLast : Wanted::kNothing,
+                       last ? wanted(*p.stream, Wanted::kLast) : Wanted::kNothing,
+                       true});
+    }
     results = run_round(backend_, model_.geometry().layers.size(), spans);
+    if (taps) hidden = backend_.read(Activation::kFinal);
   } catch (...) {
     for (const auto& stream : streams_) finish(*stream, FinishReason::kFailed);
     streams_.clear();
     throw;
   }
   const double seconds = now() - start;
-  last_round_ = {0, static_cast<std::uint32_t>(served.size()), seconds};
+  last_round_ = {0, static_cast<std::uint32_t>(spans.size()), seconds, {}};
   for (const Span& span : spans) last_round_.rows += static_cast<std::uint32_t>(span.tokens.size());
-  for (std::size_t i = 0; i < served.size(); ++i) {
-    Stream& stream = *served[i];
-    const auto rows = static_cast<std::uint32_t>(spans[i].tokens.size());
-    if (decoding[i]) {
-      stream.times_.decode_seconds += seconds;
-    } else {
-      stream.times_.prompt_seconds += seconds;
-      stream.times_.prompt_tokens += rows;
-      stream.sink_->on_prompt(stream.cache_->length(),
-                              static_cast<std::uint32_t>(stream.request_.prompt.size()));
+  const auto finals = [&](const SpanResult& result) {
+    const std::size_t width = model_.geometry().hidden;
+    return std::span<const float>(hidden).subspan(hidden.empty() ? 0 : result.first_final * width,
+                                                  hidden.empty() ? 0 : result.finals * width);
+  };
+  for (std::size_t i = 0; i < windows.size(); ++i) {
+    Stream& stream = *windows[i].stream;
+    const std::uint32_t before =
+        stream.cache_->length() - static_cast<std::uint32_t>(windows[i].tokens.size());
+    stream.times_.decode_seconds += seconds;
+    verify(windows[i], results[i]);
+    const std::uint32_t rows = stream.cache_->length() - before;
+    absorb(stream, rows,
+           finals(results[i])
+               .first(std::min(finals(results[i]).size(), std::size_t{rows} * model_.geometry().hidden)));
+  }
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    Stream& stream = *prompts[i].stream;
+    const SpanResult& result = results[windows.size() + i];
+    stream.times_.prompt_seconds += seconds;
+    stream.times_.prompt_tokens += prompts[i].rows;
+    stream.sink_->on_prompt(stream.cache_->length(),
+                            static_cast<std::uint32_t>(stream.request_.prompt.size()));
+    keep_prompt(stream, result.logits > 0, prompts[i].rows);
+    if (result.logits > 0) {
+      // The prompt is read: the next request may want to come back here.
+      if (options_.checkpoints) stream.cache_->set_checkpoint();
+      sample(stream, backend_.logits(result.first_logits));
     }
-    if (!decoding[i]) keep_prompt(stream, results[i].logits > 0, rows);
-    // The prompt is read: the next request may want to come back here.
-    if (!decoding[i] && results[i].logits > 0 && options_.checkpoints) stream.cache_->set_checkpoint();
-    if (results[i].logits > 0) sample(stream, backend_.logits(results[i].first_logits));
+    absorb(stream, prompts[i].rows, finals(result));
   }
   std::erase_if(streams_, [](const auto& s) { return s->finished_; });
   return !streams_.empty();

@@ -4,6 +4,10 @@
 // read, up to a budget of rows. A token is handed to its sink as soon as it is drawn, before it is evaluated.
 // By the laws of row independence and keyed sampling, a stream's tokens are the same alone and beside others,
 // and however its prompt was cut.
+//
+// With a drafter (draft_with) a decoding stream brings more rows: the pending token and what was guessed to
+// follow it. Every row is drawn from as in a round of its own; the rows after the first wrong guess are
+// rolled back. So the reply is the same, in fewer rounds.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/draft/speculation.h"
 #include "engine/prompt_cache.h"
 #include "engine/sampler.h"
 #include "model/model.h"
@@ -70,6 +75,7 @@ struct GenerationRequest {
   std::vector<std::int32_t> suppressed;   // never drawn
   std::optional<std::uint32_t> logprobs;  // log probabilities of drawn tokens, and of that many alternatives
   bool keep_prompt = true;                // in the prompt cache, where there is one
+  bool draft = true;                      // false: one row a round, also where the engine has a drafter
 };
 
 // A cache and the tokens whose keys and values it holds: what a later prompt may resume.
@@ -85,6 +91,8 @@ struct StreamTimes {
   std::uint32_t reply_tokens = 0;
   double prompt_seconds = 0;
   double decode_seconds = 0;  // from the first drawn token on
+  std::uint32_t drafted = 0;  // tokens that a drafter proposed, and those of them that were kept
+  std::uint32_t accepted = 0;
 };
 
 class Stream {
@@ -105,6 +113,7 @@ class Stream {
   StreamSink* sink_;
   GenerationRequest request_;
   Sampler sampler_;
+  std::unique_ptr<StreamDrafts> drafts_;  // null: it does not draft
   std::vector<std::int32_t> tokens_;
   std::uint32_t generated_ = 0;
   StreamTimes times_;
@@ -116,13 +125,21 @@ class Stream {
 struct RoundInfo {
   std::uint32_t rows = 0;
   std::uint32_t streams = 0;
-  double seconds = 0;
+  double seconds = 0;  // drafting included
+  DraftCounts drafts;
 };
 
 class Engine {
  public:
   // Model and backend must outlive the engine.
   Engine(const Model& model, Backend& backend, EngineOptions options);
+
+  // From now on streams that are opened draft (GenerationRequest::draft). Measures what rounds and drafts
+  // cost where the options do not say. Before the first step. Error(kUsage) where the backend cannot verify
+  // drafts.
+  void draft_with(std::unique_ptr<Drafter> drafter, DraftOptions options);
+  // Null: nothing drafts.
+  const Speculation* speculation() const { return speculation_.get(); }
 
   // Throws what open() would throw for this request, whatever else is open: Error(kTooLarge) when the prompt
   // does not fit the context, Error(kUsage) for bad parameters. May be called from any thread.
@@ -156,15 +173,23 @@ class Engine {
   const RoundInfo& last_round() const { return last_round_; }
 
  private:
+  struct Window;
   void finish(Stream& stream, FinishReason reason);
-  void sample(Stream& stream, std::span<const float> logits);
   void keep_prompt(const Stream& stream, bool read, std::uint32_t rows);
+  std::optional<std::int32_t> choose(Stream& stream, std::span<const float> logits, const Window* window,
+                                     std::uint32_t row);
+  void sample(Stream& stream, std::span<const float> logits, const Window* window = nullptr,
+              std::uint32_t row = 0);
+  std::vector<Window> open_windows(std::uint32_t prompt_rows);
+  void verify(Window& window, const SpanResult& result);
+  void absorb(Stream& stream, std::uint32_t rows, std::span<const float> hidden);
 
   const Model& model_;
   Backend& backend_;
   EngineOptions options_;
   std::vector<std::shared_ptr<Stream>> streams_;  // open ones, oldest first
   RoundInfo last_round_;
+  std::unique_ptr<Speculation> speculation_;
 };
 
 }  // namespace gem

@@ -21,6 +21,20 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio, odd
+
+double keyed_uniform(std::uint64_t seed, std::uint64_t position, std::uint64_t token) {
+  std::uint64_t h = mix(seed + kGolden);
+  h = mix(h ^ (position * kGolden + 1));
+  h = mix(h ^ (token * kGolden + 2));
+  // 53 bits in the middle of their cells: never 0 or 1, so that logarithms of it are finite.
+  return (static_cast<double>(h >> 11) + 0.5) * 0x1p-53;
+}
+
+std::uint64_t purpose_seed(std::uint64_t seed, DrawPurpose purpose) {
+  return purpose == DrawPurpose::kReply ? seed : mix(seed ^ (static_cast<std::uint64_t>(purpose) * kGolden));
+}
+
 void check(bool good, const char* field, double value, const char* expected) {
   if (!good) fail(ErrorCode::kUsage, "{} is {}, expected {}", field, value, expected);
 }
@@ -67,13 +81,32 @@ Logprobs log_probabilities(std::span<const float> logits, std::int32_t token, st
 }
 
 double gumbel(std::uint64_t seed, std::uint64_t position, std::int32_t token) {
-  constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio, odd
-  std::uint64_t h = mix(seed + kGolden);
-  h = mix(h ^ (position * kGolden + 1));
-  h = mix(h ^ (static_cast<std::uint64_t>(static_cast<std::uint32_t>(token)) * kGolden + 2));
-  // 53 bits in the middle of their cells: never 0 or 1, so both logarithms are finite.
-  const double uniform = (static_cast<double>(h >> 11) + 0.5) * 0x1p-53;
-  return -std::log(-std::log(uniform));
+  return -std::log(-std::log(keyed_uniform(seed, position, static_cast<std::uint32_t>(token))));
+}
+
+double Distribution::of(std::int32_t token) const {
+  for (const auto& [t, p] : tokens) {
+    if (t == token) return p;
+  }
+  return 0;
+}
+
+std::int32_t draw(const Distribution& distribution, std::uint64_t seed, std::uint64_t position,
+                  DrawPurpose purpose) {
+  std::int32_t chosen = distribution.tokens.front().first;
+  double best = -std::numeric_limits<double>::infinity();
+  for (const auto& [token, p] : distribution.tokens) {
+    const double score = std::log(p) + gumbel(purpose_seed(seed, purpose), position, token);
+    if (score > best) {
+      best = score;
+      chosen = token;
+    }
+  }
+  return chosen;
+}
+
+double uniform(std::uint64_t seed, std::uint64_t position, DrawPurpose purpose) {
+  return keyed_uniform(purpose_seed(seed, purpose), position, 0);
 }
 
 Sampler::Sampler(SamplingParams params, std::span<const std::int32_t> suppressed)
@@ -187,6 +220,33 @@ void Sampler::keep_probable() {
     reached += p[keep++];
   }
   candidates_.resize(keep);
+}
+
+void Sampler::follow(const Sampler& other) {
+  seen_ = other.seen_;
+  window_ = other.window_;
+}
+
+std::optional<Distribution> Sampler::distribution(std::span<const float> logits) {
+  if (!adjust(logits)) return std::nullopt;
+  Distribution d;
+  if (params_.temperature == 0.0) {
+    const std::optional<std::int32_t> best = argmax();
+    if (!best) return std::nullopt;
+    d.tokens.emplace_back(*best, 1.0);
+    return d;
+  }
+  keep_top_k();
+  if (candidates_.empty()) return std::nullopt;
+  keep_probable();
+  const double peak = static_cast<double>(candidates_.front().logit);
+  double sum = 0;
+  for (const Candidate& c : candidates_) {
+    d.tokens.emplace_back(c.token, std::exp((static_cast<double>(c.logit) - peak) / params_.temperature));
+    sum += d.tokens.back().second;
+  }
+  for (auto& [token, p] : d.tokens) p /= sum;
+  return d;
 }
 
 std::optional<std::int32_t> Sampler::draw(std::span<const float> logits, std::uint64_t position) {

@@ -54,6 +54,20 @@ Logprobs log_probabilities(std::span<const float> logits, std::int32_t token, st
 // Uniform noise of a key, as a standard Gumbel variable.
 double gumbel(std::uint64_t seed, std::uint64_t position, std::int32_t token);
 
+// Probabilities of the tokens that can be drawn, best first; they sum to 1.
+struct Distribution {
+  std::vector<std::pair<std::int32_t, double>> tokens;
+  double of(std::int32_t token) const;  // 0 for those that cannot be drawn
+};
+
+// Keys of their own for draws at one position that must not depend on each other.
+enum class DrawPurpose : std::uint8_t { kReply, kDraft, kAccept, kResidual };
+// The keyed draw from a distribution that is not empty.
+std::int32_t draw(const Distribution& distribution, std::uint64_t seed, std::uint64_t position,
+                  DrawPurpose purpose);
+// In (0, 1).
+double uniform(std::uint64_t seed, std::uint64_t position, DrawPurpose purpose);
+
 class Sampler {
  public:
   // `suppressed` ids are never drawn.
@@ -67,14 +81,19 @@ class Sampler {
   // usable (NaN, or everything forbidden): the stream cannot go on.
   std::optional<std::int32_t> draw(std::span<const float> logits, std::uint64_t position);
 
+  // What draw() draws from: at temperature 0 the best token alone.
+  std::optional<Distribution> distribution(std::span<const float> logits);
+
   const SamplingParams& params() const { return params_; }
+  bool penalises() const;
+  // Takes over what `other`, of the same parameters, has seen.
+  void follow(const Sampler& other);
 
  private:
   struct Candidate {
     float logit;
     std::int32_t token;
   };
-  bool penalises() const;
   void look_at(std::int32_t token);
   struct Seen {
     std::uint32_t prompt = 0;

@@ -5,6 +5,9 @@
 
 #include "base/error.h"
 #include "base/system_memory.h"
+#include "engine/draft/combined.h"
+#include "engine/draft/find.h"
+#include "engine/draft/mtp.h"
 
 namespace gem {
 
@@ -23,6 +26,41 @@ std::uint64_t default_prompt_cache(const MemoryPlan& plan, std::optional<std::ui
   return *room > total ? std::min(kMost, (*room - total) / 2) : 0;
 }
 
+// Null where nobody drafts; sets drafting_ in both cases.
+std::unique_ptr<Drafter> Session::make_drafter(const SessionOptions& options) {
+  const SessionDrafts& d = options.drafts;
+  drafting_ = "none";
+  if (!d.on || d.most == 0u) return nullptr;
+  if (!backend_->drafts()) {
+    if (!d.assistant.empty())
+      fail(ErrorCode::kUsage, "the {} backend does not draft yet: no assistant can be used",
+           backend_->name());
+    drafting_ = fmt::format("none (the {} backend does not draft yet)", backend_->name());
+    return nullptr;
+  }
+  const AdmissionOptions admission{.any_geometry = options.any_geometry};
+  std::string why_none = "not wanted";
+  if (!d.assistant.empty()) {
+    assistant_ = Assistant::load(d.assistant, *model_, admission);
+  } else if (d.find) {
+    FoundAssistant found = find_assistant(*model_, admission);
+    assistant_ = std::move(found.assistant);
+    why_none = std::move(found.why_none);
+  }
+  std::unique_ptr<Drafter> drafter;
+  const CopyOptions copies{.most = d.most.value_or(CopyOptions{}.most)};
+  if (assistant_ != nullptr) {
+    drafter = std::make_unique<MtpDrafter>(*assistant_, *backend_,
+                                           MtpOptions{.most = d.most.value_or(MtpOptions{}.most)});
+    if (d.copy) drafter = std::make_unique<CombinedDrafter>(std::move(drafter), copies);
+  } else if (d.copy) {
+    drafter = std::make_unique<CopyDrafter>(copies);
+  }
+  drafting_ = drafter != nullptr ? drafter->description() : "none";
+  if (assistant_ == nullptr) drafting_ += fmt::format(" (no assistant: {})", why_none);
+  return drafter;
+}
+
 std::unique_ptr<Session> Session::open(const SessionOptions& options) {
   std::unique_ptr<Session> s(new Session());
   s->model_ = Model::load(options.model, {.any_geometry = options.any_geometry});
@@ -37,6 +75,11 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
   if (options.wrap_backend) s->backend_ = options.wrap_backend(std::move(s->backend_));
   MemoryOptions plan{
       .context = context, .streams = options.streams, .chunk = chunk, .kv_type = options.kv_type};
+  std::unique_ptr<Drafter> drafter = s->make_drafter(options);
+  if (drafter != nullptr) {
+    plan.drafts = std::min(options.drafts.most.value_or(CopyOptions{}.most), chunk - 1);
+    plan.drafter = drafter->memory(options.streams == 0 ? kMostDefaultStreams : options.streams);
+  }
   const auto room = available_memory();
   if (plan.streams == 0) plan.streams = default_streams(*s->model_, *s->backend_, plan, room);
   s->memory_ = plan_memory(*s->model_, *s->backend_, plan);
@@ -64,6 +107,7 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
   // Now that nothing is refused any more, and not with the first reply: whoever waits for the model to be
   // ready waits for this.
   s->backend_->load_weights(options.load_progress);
+  if (drafter != nullptr) drafter->load();
   s->engine_ = std::make_unique<Engine>(*s->model_, *s->backend_,
                                         EngineOptions{.context = context,
                                                       .chunk = chunk,
@@ -71,6 +115,12 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
                                                       .checkpoints = plan.checkpoints,
                                                       .kv_type = s->memory_.kv_type,
                                                       .prompt_cache = s->prompt_cache_.get()});
+  if (drafter != nullptr) {
+    s->engine_->draft_with(std::move(drafter), {.most = options.drafts.most,
+                                                .sampling = options.drafts.sampling,
+                                                .adaptive = options.drafts.adaptive,
+                                                .warn = options.drafts.warn});
+  }
   return s;
 }
 

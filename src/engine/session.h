@@ -10,10 +10,23 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "model/assistant.h"
 #include "model/model.h"
 #include "text/tokenizer.h"
 
 namespace gem {
+
+// Who drafts (engine/draft). Without `on` nothing does.
+struct SessionDrafts {
+  bool on = false;
+  std::string assistant = {};  // of the model; empty: one that lies beside it, where `find` says so
+  bool find = true;
+  bool copy = true;                        // from earlier text
+  std::optional<std::uint32_t> most = {};  // tokens a stream drafts in one round; 0: none
+  SpecSampling sampling = SpecSampling::kKeyed;
+  bool adaptive = true;  // false: always as many as can be
+  std::function<void(const std::string&)> warn = {};
+};
 
 struct SessionOptions {
   std::string model;
@@ -28,6 +41,7 @@ struct SessionOptions {
   // default_prompt_cache().
   std::optional<std::uint64_t> prompt_cache = 0;
   Backend::Progress load_progress = {};  // while the weights are packed
+  SessionDrafts drafts = {};
   // Puts something between the engine and its backend (tests: rounds that fail or wait).
   std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> wrap_backend = {};
 };
@@ -35,10 +49,12 @@ struct SessionOptions {
 // A context that leaves room for other programs; a longer one is asked for.
 inline constexpr std::uint32_t kDefaultContext = 32768;
 
+inline constexpr std::uint32_t kMostDefaultStreams = 4;
+
 // The most streams, up to `most` and at least one, whose memory plan fits `room` bytes; `most` where the room
 // is not known. `options.streams` is not read.
 std::uint32_t default_streams(const Model& model, const Backend& backend, MemoryOptions options,
-                              std::optional<std::uint64_t> room, std::uint32_t most = 4);
+                              std::optional<std::uint64_t> room, std::uint32_t most = kMostDefaultStreams);
 
 // Half of what the plan leaves of `room`, at most 8 GiB (also where the room is not known).
 std::uint64_t default_prompt_cache(const MemoryPlan& plan, std::optional<std::uint64_t> room);
@@ -47,7 +63,8 @@ class Session {
  public:
   // Error(kRefused) also when the memory plan does not fit what the system has left. Where only the
   // checkpoints do not fit, the session goes without them (EngineOptions::checkpoints). Error(kUsage) for a
-  // KV cache type that the backend does not have.
+  // KV cache type that the backend does not have. An assistant that was named must fit (Error(kRefused)), one
+  // that was found need not.
   static std::unique_ptr<Session> open(const SessionOptions& options);
 
   const Model& model() const { return *model_; }
@@ -57,6 +74,8 @@ class Session {
   const Engine& engine() const { return *engine_; }
   const MemoryPlan& memory() const { return memory_; }
   const PromptCache* prompt_cache() const { return prompt_cache_.get(); }  // null: none
+  // Who drafts, or why nobody does: "the MTP assistant mtp-x.gguf and copies of earlier text".
+  const std::string& drafting() const { return drafting_; }
 
   // general.sampling.* of the checkpoint, else temperature 1.0, top-k 64, top-p 0.95.
   SamplingParams default_sampling() const;
@@ -65,12 +84,15 @@ class Session {
 
  private:
   Session() = default;
+  std::unique_ptr<Drafter> make_drafter(const SessionOptions& options);
   std::unique_ptr<Model> model_;
   std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Assistant> assistant_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<PromptCache> prompt_cache_;
   std::unique_ptr<Engine> engine_;
   MemoryPlan memory_;
+  std::string drafting_;
 };
 
 }  // namespace gem

@@ -75,15 +75,17 @@ MemoryPlan plan_caches(const Geometry& geometry, const Backend& backend, const M
   MemoryPlan plan;
   plan.context = options.context;
   plan.streams = options.streams;
-  // A full prompt chunk beside a row of every other stream.
-  plan.round_rows = options.chunk + options.streams - 1;
+  // A full prompt chunk beside the rows of every other stream; or those of all streams.
+  const std::uint32_t rows = 1 + options.drafts;
+  plan.round_rows = std::max(options.chunk + (options.streams - 1) * rows, options.streams * rows);
   plan.kv_type = choose_kv_type(backend, options.kv_type);
   const KvPlan kv = KvPlan::make(geometry, options.context, options.chunk, plan.kv_type);
   const KvBytes bytes = kv.bytes([&](StorageType storage) { return backend.kv_element_bytes(storage); });
   plan.kv_stream = bytes.slots;
   plan.kv_spans = bytes.spans;
   if (options.checkpoints) plan.kv_undo = bytes.undo;
-  plan.scratch = backend.scratch_bytes(plan.round_rows, options.streams);
+  plan.scratch = backend.scratch_bytes(plan.round_rows, options.streams * rows);
+  plan.drafter = options.drafter;
   return plan;
 }
 

@@ -56,10 +56,11 @@ struct MemoryPlan {
   std::uint64_t kv_spans = 0;   // of these, what rings have above their window for the rows of a round
   std::uint64_t kv_undo = 0;    // what one stream's checkpoint may keep beside it (KvCache::set_checkpoint)
   std::uint64_t scratch = 0;    // activations
+  std::uint64_t drafter = 0;    // weights and scratch of an assistant
   std::uint64_t tables = 0;     // tokenizer tables and what the program itself takes
   std::uint64_t prompt_cache = 0;  // most that kept prompts take (engine/prompt_cache.h)
   std::uint64_t total() const {
-    return weights + (kv_stream + kv_undo) * streams + scratch + tables + prompt_cache;
+    return weights + (kv_stream + kv_undo) * streams + scratch + drafter + tables + prompt_cache;
   }
 };
 
@@ -69,6 +70,8 @@ struct MemoryOptions {
   std::uint32_t chunk = 256;  // prompt rows in one round
   bool checkpoints = true;
   std::optional<KvType> kv_type = {};  // nothing: the backend's first
+  std::uint32_t drafts = 0;            // rows that a decoding stream may bring beside its own
+  std::uint64_t drafter = 0;           // bytes of what proposes them
 };
 // Caches and scratch, which follow from the geometry; weights and tables stay 0. Error(kUsage) when the
 // backend has no such KV cache type.

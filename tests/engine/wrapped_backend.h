@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,8 @@ struct BackendHooks {
   std::vector<KvType> kv_types;  // empty: those of the real one
   // After a layer's keys and values went into the caches: may write others there.
   std::function<void(std::uint32_t layer, std::span<const RowSpan>, const Backend&)> after_qk_prep;
+  bool nan_logits = false;
+  bool nan_drafts = false;  // of the assistants that it makes
 };
 
 class WrappedBackend final : public Backend {
@@ -43,6 +46,15 @@ class WrappedBackend final : public Backend {
   std::optional<std::uint64_t> weight_bytes() const override { return inner_->weight_bytes(); }
   void load_weights(const Progress& progress) override { inner_->load_weights(progress); }
   bool run_all() override { return inner_->run_all(); }
+  bool drafts() const override { return inner_->drafts(); }
+  std::unique_ptr<Backend> new_assistant(const Geometry& geometry, const Weights& weights,
+                                         ReleaseWeights release) override {
+    BackendHooks hooks;
+    hooks.nan_logits = hooks_.nan_drafts;
+    return std::make_unique<WrappedBackend>(inner_->new_assistant(geometry, weights, std::move(release)),
+                                            hooks);
+  }
+  void post_project() override { inner_->post_project(); }
   void begin(const RoundRows& rows) override {
     if (hooks_.before_round) hooks_.before_round(rows);
     spans_.assign(rows.spans.begin(), rows.spans.end());
@@ -62,12 +74,18 @@ class WrappedBackend final : public Backend {
   void head() override { inner_->head(); }
   std::vector<float> read(Activation which) const override { return inner_->read(which); }
   void write(Activation which, std::span<const float> values) override { inner_->write(which, values); }
-  std::span<const float> logits(std::uint32_t index) const override { return inner_->logits(index); }
+  std::span<const float> logits(std::uint32_t index) const override {
+    const std::span<const float> row = inner_->logits(index);
+    if (!hooks_.nan_logits) return row;
+    nan_.assign(row.size(), std::numeric_limits<float>::quiet_NaN());
+    return nan_;
+  }
 
  private:
   std::unique_ptr<Backend> inner_;
   BackendHooks hooks_;
   std::vector<RowSpan> spans_;  // of the round
+  mutable std::vector<float> nan_;
 };
 
 }  // namespace gem::testing

@@ -1,0 +1,38 @@
+// Drafts by an MTP assistant (model/assistant.h): a chain of steps for every stream, all chains in one pass.
+#pragma once
+
+#include "engine/draft/drafter.h"
+#include "model/assistant.h"
+
+namespace gem {
+
+struct MtpOptions {
+  std::uint32_t most = 7;  // the assistants are trained for chains of about that length
+  // Queries at the position before the pending token's. Which one keeps more drafts depends on the training;
+  // the publisher's implementation takes the pending token's.
+  bool position_before = false;
+};
+
+class MtpDrafter final : public Drafter {
+ public:
+  // `target` runs the assistant's target. It and the assistant must outlive the drafter.
+  MtpDrafter(const Assistant& assistant, Backend& target, MtpOptions options = {});
+  std::string description() const override;
+  std::uint64_t memory(std::uint32_t streams) const override;
+  void load() override { backend_->load_weights({}); }
+  DraftWants wants() const override { return {.hidden = true}; }
+  std::unique_ptr<DraftState> open() override;
+  void absorb(DraftState& state, const AbsorbedRows& rows) override;
+  DraftOutlook outlook(const DraftState& state, std::span<const std::int32_t> tokens) const override;
+  void propose(std::span<DraftTurn> turns) override;
+  void roll_back(DraftState& state, std::uint32_t length) override;
+
+ private:
+  void take(DraftTurn& turn, std::span<const float> logits) const;
+
+  const Assistant& assistant_;
+  std::unique_ptr<Backend> backend_;
+  MtpOptions options_;
+};
+
+}  // namespace gem

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "cli/bench_drafts.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 
@@ -23,6 +24,7 @@ struct Options {
   std::uint32_t tokens = 16;
   std::uint32_t repeat = 3;
   bool json = false;
+  DraftBenchOptions drafts;
 };
 
 double now() {
@@ -200,6 +202,11 @@ void check_lengths(const Options& o, std::uint32_t trained) {
 }
 
 void run(const Options& o) {
+  if (!o.drafts.prompts.empty()) {
+    DraftBenchOptions drafts = o.drafts;
+    drafts.json = o.json;
+    return bench_drafts(o.model, drafts);
+  }
   Bench bench(o);
   check_lengths(o, bench.model().geometry().context);
   std::vector<Line> lines;
@@ -252,6 +259,7 @@ void add_bench(CLI::App& app) {
   auto o = std::make_shared<Options>();
   CLI::App* sub = app.add_subcommand("bench", "Prompt and decode speed");
   o->model.add_to(*sub);
+  o->model.add_drafts_to(*sub);
   sub->add_option("-p,--prompt", o->prompt, "Prompt sizes in tokens; 0 skips")
       ->delimiter(',')
       ->capture_default_str();
@@ -269,6 +277,18 @@ void add_bench(CLI::App& app) {
   sub->add_option("-r,--repeat", o->repeat, "Runs of each test; the median counts")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  CLI::Option* drafts = sub->add_option(
+      "--drafts", o->drafts.prompts,
+      "Instead: replies to the prompts of this file, plain and drafted in turn; JSON lines {\"prompt\": "
+      "rendered text, \"task\": name}");
+  sub->add_option("--draft-tokens", o->drafts.max_tokens, "--drafts: longest reply")
+      ->needs(drafts)
+      ->capture_default_str();
+  sub->add_option("--draft-temperature", o->drafts.temperature, "--drafts: 0 is greedy")
+      ->needs(drafts)
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  sub->add_flag("--draft-fixed", o->drafts.fixed, "--drafts: always as many drafts as can be")->needs(drafts);
   sub->add_flag("--json", o->json, "Machine-readable output");
   sub->callback([o] { run(*o); });
 }

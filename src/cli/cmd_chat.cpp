@@ -171,6 +171,7 @@ void add_chat(CLI::App& app) {
   auto o = std::make_shared<Options>();
   CLI::App* sub = app.add_subcommand("chat", "Talk with the model on the terminal");
   o->model.add_to(*sub);
+  o->model.add_drafts_to(*sub);
   o->sampling.add_to(*sub);
   sub->add_option("--system", o->system, "System text");
   sub->add_flag("--think", o->think, "Let the model think before it answers");

@@ -1,6 +1,4 @@
 // gem logits: the logits of given token ids, for comparison with other implementations.
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 
 #include "base/error.h"
@@ -18,25 +16,10 @@ struct Options {
   std::string rows = "all";
 };
 
-std::vector<std::int32_t> read_ids(const std::string& path, std::uint32_t vocab) {
-  const std::string text = read_file(path);
-  const nlohmann::json j = nlohmann::json::parse(text, nullptr, false);
-  if (!j.is_array() || j.empty()) fail(ErrorCode::kUsage, "{}: expected a JSON array of token ids", path);
-  std::vector<std::int32_t> ids;
-  for (const nlohmann::json& id : j) {
-    if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() >= vocab) {
-      fail(ErrorCode::kUsage, "{}: element {} is {}, expected a token id from 0 to {}", path, ids.size(),
-           id.dump(), vocab - 1);
-    }
-    ids.push_back(id.get<std::int32_t>());
-  }
-  return ids;
-}
-
 void run(const Options& o) {
   const auto model = Model::load(o.model.path(), {.any_geometry = o.model.any_geometry});
   const Geometry& g = model->geometry();
-  const std::vector<std::int32_t> ids = read_ids(o.ids, g.vocab);
+  const std::vector<std::int32_t> ids = read_token_ids(o.ids, g.vocab);
   const auto backend = make_backend(parse_backend(o.model.backend), *model, o.model.threads);
   const auto total = static_cast<std::uint32_t>(ids.size());
   const std::uint32_t chunk = std::min(o.model.chunk, total);

@@ -132,6 +132,7 @@ void add_run(CLI::App& app) {
   CLI::App* sub = app.add_subcommand("run", "Answer one prompt");
   CLI::Option* prompt = sub->add_option("prompt", o->prompt, "The prompt, in quotes; - reads standard input");
   o->model.add_to(*sub);
+  o->model.add_drafts_to(*sub);
   o->sampling.add_to(*sub);
   CLI::Option* system = sub->add_option("--system", o->system, "System text");
   CLI::Option* messages =

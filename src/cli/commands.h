@@ -14,6 +14,7 @@ void add_pull(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_convert(CLI::App& app);
 void add_logits(CLI::App& app);
+void add_draft(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_profile(CLI::App& app);
 void add_check(CLI::App& app);

@@ -47,6 +47,7 @@ int run_command(int argc, char** argv) {
   gem::cli::add_profile(app);
   gem::cli::add_check(app);
   gem::cli::add_logits(app);
+  gem::cli::add_draft(app);
   gem::cli::add_tokenize(app);
   gem::cli::add_detokenize(app);
   gem::cli::add_format(app);

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "base/error.h"
@@ -50,6 +51,30 @@ void ModelOptions::add_to(CLI::App& app, bool positional) {
                "Admit a consistent Gemma 4 geometry that is no published model");
 }
 
+void ModelOptions::add_drafts_to(CLI::App& app) {
+  drafts.on = true;
+  CLI::Option* file = app.add_option("--mtp", drafts.assistant,
+                                     "The model's MTP assistant, which drafts tokens (default: mtp-<model's "
+                                     "file name> or *assistant* beside the model)");
+  app.add_flag("!--no-mtp", drafts.find, "Do not look for an assistant")->excludes(file);
+  app.add_flag("--draft-copy,!--no-draft-copy", drafts.copy, "Draft by copying earlier text")
+      ->default_str("true");
+  app.add_option(
+         "--draft-max", drafts.most,
+         "Most tokens drafted for a reply in one round; 0 drafts nothing (default: 7 by an assistant, "
+         "15 by copying; fewer, or none, where they do not pay)")
+      ->check(CLI::Range(0, 15));
+  app.add_option_function<std::string>(
+         "--spec-sampling",
+         [this](const std::string& name) {
+           drafts.sampling = name == "rejection" ? SpecSampling::kRejection : SpecSampling::kKeyed;
+         },
+         "keyed: replies are what they are without drafts; rejection: they have the same distribution, by "
+         "rejection and residual sampling")
+      ->check(CLI::IsMember({"keyed", "rejection"}))
+      ->default_str("keyed");
+}
+
 std::string ModelOptions::path() const {
   return model.empty() ? bundled_model() : resolve_model(model);
 }
@@ -62,6 +87,7 @@ SessionOptions ModelOptions::session() const {
   s.context = context;
   s.chunk = chunk;
   s.any_geometry = any_geometry;
+  s.drafts = drafts;
   s.kv_type = kv_type;
   return s;
 }
@@ -138,6 +164,7 @@ std::unique_ptr<Session> open_session(const ModelOptions& options) {
   SessionOptions session = options.session();
   ProgressBar bar("loading");
   session.load_progress = [&bar](std::uint64_t done, std::uint64_t total) { bar.show_bytes(done, total); };
+  session.drafts.warn = [](const std::string& text) { std::cerr << "gem: " << text << '\n'; };
   return Session::open(session);
 }
 
@@ -147,6 +174,21 @@ std::string read_file(const std::string& path) {
   std::error_code ignored;  // a folder opens, and fails only when it is read
   if (!file || std::filesystem::is_directory(path, ignored)) fail(ErrorCode::kUsage, "cannot read {}", path);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<std::int32_t> read_token_ids(const std::string& path, std::uint32_t vocab) {
+  const std::string text = read_file(path);
+  const nlohmann::json j = nlohmann::json::parse(text, nullptr, false);
+  if (!j.is_array() || j.empty()) fail(ErrorCode::kUsage, "{}: expected a JSON array of token ids", path);
+  std::vector<std::int32_t> ids;
+  for (const nlohmann::json& id : j) {
+    if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() >= vocab) {
+      fail(ErrorCode::kUsage, "{}: element {} is {}, expected a token id from 0 to {}", path, ids.size(),
+           id.dump(), vocab - 1);
+    }
+    ids.push_back(id.get<std::int32_t>());
+  }
+  return ids;
 }
 
 std::string human_bytes(std::uint64_t bytes) {

@@ -21,8 +21,10 @@ struct ModelOptions {
   std::uint32_t chunk = 256;
   bool any_geometry = false;
   std::optional<KvType> kv_type;  // nothing: the backend's first
+  SessionDrafts drafts;           // off where add_drafts_to was not called
 
   void add_to(CLI::App& app, bool positional = false);
+  void add_drafts_to(CLI::App& app);  // --mtp, --no-mtp, --draft-max, …
   std::string path() const;  // the bundled model where none was named; a repository is looked up in the cache
   SessionOptions session() const;
 };
@@ -48,6 +50,8 @@ std::string bundled_model();
 std::unique_ptr<Session> open_session(const ModelOptions& options);
 
 std::string read_file(const std::string& path);  // "-" reads standard input; Error(kUsage)
-std::string human_bytes(std::uint64_t bytes);    // "7.20 GB"
+// A JSON array of token ids below `vocab`, at least one. Error(kUsage).
+std::vector<std::int32_t> read_token_ids(const std::string& path, std::uint32_t vocab);
+std::string human_bytes(std::uint64_t bytes);  // "7.20 GB"
 
 }  // namespace gem::cli

@@ -30,6 +30,7 @@ CLI::Option* add_list(CLI::App& app, const std::string& name, std::vector<std::s
 
 void ServerOptions::add_model_options(CLI::App& app) {
   model.add_to(app);
+  model.add_drafts_to(app);
   app.add_option("--alias", alias, "The model's name in the API (default: its file's name)");
   app.add_option("--parallel,-n", parallel, "Replies made at once (default: 4, fewer where memory is short)")
       ->check(CLI::Range(1u, 256u));

@@ -68,7 +68,9 @@ void Serving::load() {
     spdlog::info("loading weights: {} of {}, {:.0f} s", human_bytes(done), human_bytes(total),
                  std::chrono::duration<double>(now - start).count());
   };
+  session.drafts.warn = [](const std::string& text) { spdlog::warn("{}", text); };
   session_ = Session::open(session);
+  spdlog::info("drafts: {}", session_->drafting());
   service_ = std::make_unique<server::Service>(*session_, server::ServiceOptions{.queue = options_.queue},
                                                &metrics_);
   server::RequestDefaults defaults;
@@ -108,12 +110,13 @@ void Serving::load(SignalQueue& signals) {
 std::string Serving::description() const {
   const MemoryPlan& m = session_->memory();
   return fmt::format(
-      "{} ({}), context {}, {} slot{}, queue {}; memory {}: weights {}, KV cache {}, scratch {}, tables {}, "
+      "{} ({}), context {}, {} slot{}, queue {}; memory {}: weights {}, KV cache {}, scratch {}, drafter {}, "
+      "tables {}, "
       "kept prompts up to {}",
       name_, session_->model().profile().title, m.context, m.streams, m.streams == 1 ? "" : "s",
       options_.queue, human_bytes(m.total()), human_bytes(m.weights),
-      human_bytes((m.kv_stream + m.kv_undo) * m.streams), human_bytes(m.scratch), human_bytes(m.tables),
-      human_bytes(m.prompt_cache));
+      human_bytes((m.kv_stream + m.kv_undo) * m.streams), human_bytes(m.scratch), human_bytes(m.drafter),
+      human_bytes(m.tables), human_bytes(m.prompt_cache));
 }
 
 bool Serving::drain(std::chrono::milliseconds limit, SignalQueue& signals) {

@@ -188,6 +188,14 @@ void Metrics::on_round(std::uint32_t rows, std::uint32_t streams, double seconds
   add(round_seconds_, seconds);
 }
 
+void Metrics::on_drafts(const DraftCounts& counts) {
+  add(draft_rounds_, counts.rounds);
+  for (std::size_t i = 0; i < DraftCounts::kDepths; ++i) {
+    add(drafted_[i], counts.drafted[i]);
+    add(accepted_[i], counts.accepted[i]);
+  }
+}
+
 void Metrics::on_exchange(std::string_view method, std::string_view route, int status) {
   // Methods are the client's to invent; a counter for each would be a leak.
   static constexpr std::array<std::string_view, 7> kMethods{"GET",   "HEAD",   "POST",   "PUT",
@@ -238,6 +246,22 @@ std::string Metrics::text(const ServiceStatus* status) const {
   w.counter("gem_rounds_total", rounds, "Rounds of the engine.");
   w.counter("gem_round_rows_total", value(rows_), "Rows in all rounds.");
   w.counter("gem_round_seconds_total", value(round_seconds_), "Time of all rounds.");
+  std::uint64_t drafted = 0, accepted = 0;
+  for (std::size_t i = 0; i < DraftCounts::kDepths; ++i) {
+    drafted += value(drafted_[i]);
+    accepted += value(accepted_[i]);
+  }
+  const auto by_position = [&](Writer& to, std::string_view name, const auto& counters, int first) {
+    for (std::size_t i = 0; i < DraftCounts::kDepths; ++i)
+      to.sample(name, value(counters[i]),
+                fmt::format("position=\"{}\"", i + static_cast<std::size_t>(first)));
+  };
+  // Tokens a round: 1 + accepted / rounds.
+  w.counter("gem_draft_rounds_total", value(draft_rounds_), "Rounds of a reply that checked drafts.");
+  w.head("gem_draft_tokens_total", "counter", "Tokens drafted, by their place in the draft.");
+  by_position(w, "gem_draft_tokens_total", drafted_, 1);
+  w.head("gem_draft_tokens_accepted_total", "counter", "Drafted tokens that were kept, likewise.");
+  by_position(w, "gem_draft_tokens_accepted_total", accepted_, 1);
   w.histogram("gem_time_to_first_token_seconds", first_token_, "From the request to its first token.");
   w.histogram("gem_inter_token_seconds", inter_token_, "Between the tokens of a reply.");
   w.histogram("gem_request_seconds", request_, "From the request to the end of its reply.");
@@ -288,6 +312,13 @@ std::string Metrics::text(const ServiceStatus* status) const {
   v.sample("vllm:request_success_total", value(length_), "finished_reason=\"length\"");
   v.sample("vllm:request_success_total", value(cancelled_), "finished_reason=\"abort\"");
   v.sample("vllm:request_success_total", value(failed_), "finished_reason=\"error\"");
+  v.counter("vllm:spec_decode_num_drafts_total", value(draft_rounds_),
+            "Rounds of a reply that checked drafts.");
+  v.counter("vllm:spec_decode_num_draft_tokens_total", drafted, "Tokens drafted.");
+  v.counter("vllm:spec_decode_num_accepted_tokens_total", accepted, "Drafted tokens that were kept.");
+  v.head("vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter",
+         "Drafted tokens that were kept, by their place in the draft.");
+  by_position(v, "vllm:spec_decode_num_accepted_tokens_per_pos_total", accepted_, 0);
   v.histogram("vllm:time_to_first_token_seconds", first_token_, "From the request to its first token.");
   v.histogram("vllm:inter_token_latency_seconds", inter_token_, "Between the tokens of a reply.");
   v.histogram("vllm:e2e_request_latency_seconds", request_, "From the request to the end of its reply.");

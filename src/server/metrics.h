@@ -4,6 +4,7 @@
 // Counting takes no lock on the engine's side.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -55,6 +56,7 @@ class Metrics : public ServiceObserver {
   void on_token(double seconds) override;
   void on_finished(const GenerationResult& result, double seconds) override;
   void on_round(std::uint32_t rows, std::uint32_t streams, double seconds) override;
+  void on_drafts(const DraftCounts& counts) override;
 
   // One HTTP exchange. `route` is the route's pattern (few of them), not the path as sent.
   void on_exchange(std::string_view method, std::string_view route, int status);
@@ -73,6 +75,8 @@ class Metrics : public ServiceObserver {
   Counter queued_{0};
   Counter prompt_evaluated_{0}, prompt_cached_{0}, generated_{0};
   Counter rounds_{0}, rows_{0}, streams_{0}, longest_{0};
+  Counter draft_rounds_{0};
+  std::array<Counter, DraftCounts::kDepths> drafted_{}, accepted_{};
   Counter stop_{0}, length_{0}, tool_calls_{0}, cancelled_{0}, failed_{0};
   Sum prompt_seconds_{0}, decode_seconds_{0}, round_seconds_{0};
 

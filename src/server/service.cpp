@@ -221,6 +221,7 @@ void Service::Impl::round() {
     if (observer != nullptr) {
       const RoundInfo& info = engine.last_round();
       observer->on_round(info.rows, info.streams, info.seconds);
+      if (info.drafts.rounds > 0) observer->on_drafts(info.drafts);
     }
   } catch (const std::exception& e) {
     spdlog::error("a round failed, {} replies end with it: {}", running.size(), e.what());

@@ -121,6 +121,7 @@ class ServiceObserver {
   virtual void on_first_token(double /*seconds since it was queued*/) {}
   virtual void on_token(double /*seconds since the last token*/) {}
   virtual void on_finished(const GenerationResult& /*result*/, double /*seconds since it was queued*/) {}
+  virtual void on_drafts(const DraftCounts& /*of the round*/) {}
   virtual void on_round(std::uint32_t /*rows*/, std::uint32_t /*streams*/, double /*seconds*/) {}
 };
 

@@ -77,6 +77,7 @@ TEST(ChatRequest, NullCountsAsAbsentInEveryField) {
                             "modalities",
                             "thinking_budget_tokens",
                             "cache_prompt",
+                            "draft",
                             "continue_final_message",
                             "add_generation_prompt",
                             "parallel_tool_calls",
@@ -91,10 +92,11 @@ TEST(ChatRequest, WhatIsHonouredArrives) {
   const ChatRequest r = parse(
       R"("temperature":0.5,"top_k":7,"top_p":0.8,"min_p":0.1,"seed":11,"presence_penalty":0.5,
          "frequency_penalty":-1,"max_tokens":33,"n":3,"stop":["a","","b"],"logprobs":true,"top_logprobs":4,
-         "return_tokens":true,"ignore_eos":true,"cache_prompt":false,"t_max_predict_ms":1500,"stream":true,
+         "return_tokens":true,"ignore_eos":true,"cache_prompt":false,"draft":false,"t_max_predict_ms":1500,"stream":true,
          "stream_options":{"include_usage":true},"return_progress":true,"timings_per_token":true,
          "reasoning_control":true,"parallel_tool_calls":false)");
   const GenerationFields& g = r.generation;
+  EXPECT_FALSE(g.draft);
   EXPECT_EQ(g.sampling.temperature, 0.5);
   EXPECT_EQ(g.sampling.top_k, 7u);
   EXPECT_EQ(g.sampling.top_p, 0.8);

@@ -28,7 +28,7 @@ std::string text_of(const GenerationJob& job) {
 TEST(PrepareChat, RendersEncodesAndSetsEveryLimit) {
   ChatRequest chat = chat_of(
       R"({"messages":[{"role":"user","content":"<turn|>Hi"}],"max_tokens":9,"stop":"x","n":3,"seed":18446744073709551614,
-          "ignore_eos":true,"logprobs":true,"cache_prompt":false,"thinking_budget_tokens":5,
+          "ignore_eos":true,"logprobs":true,"cache_prompt":false,"draft":false,"thinking_budget_tokens":5,
           "tools":[{"type":"function","function":{"name":"f"}}],"parallel_tool_calls":false})");
   const PreparedChat prepared = prepare_chat(chat, demo_session());
   ASSERT_EQ(prepared.jobs.size(), 3u);
@@ -45,6 +45,7 @@ TEST(PrepareChat, RendersEncodesAndSetsEveryLimit) {
   EXPECT_TRUE(job.token_details);
   EXPECT_EQ(job.stops, std::vector<std::string>{"x"});
   EXPECT_FALSE(job.reuse_prompt);
+  EXPECT_FALSE(job.request.draft);
   EXPECT_EQ(job.thinking_budget, 5u);
   EXPECT_TRUE(job.one_call);
   EXPECT_TRUE(job.reply.tools_active);

@@ -27,6 +27,7 @@ struct GenerationFields {
   bool return_tokens = false;
   bool ignore_eos = false;
   bool reuse_prompt = true;
+  bool draft = true;
   std::optional<std::chrono::milliseconds> time_limit;
 };
 

@@ -375,6 +375,7 @@ GenerationFields parse_generation_fields(const JsonValue& body, const RequestDef
   g.return_tokens = fields.boolean("return_tokens").value_or(false);
   g.ignore_eos = fields.boolean("ignore_eos").value_or(false);
   g.reuse_prompt = fields.boolean("cache_prompt").value_or(true);
+  g.draft = fields.boolean("draft").value_or(true);
   // 0 and below: no limit. A day is as good as none, and keeps the sum of times in range.
   const std::int64_t limit = fields.integer("t_max_predict_ms", -1, kIntMax).value_or(0);
   if (limit > 0 && limit < 86'400'000) g.time_limit = std::chrono::milliseconds(limit);

@@ -59,15 +59,20 @@ Json timings_json(const StreamTimes& t) {
   const double prompt_ms = t.prompt_seconds * 1000;
   const double predicted_ms = t.decode_seconds * 1000;
   const double steps = t.reply_tokens > 0 ? t.reply_tokens - 1.0 : 0.0;
-  return {{"cache_n", t.reused},
-          {"prompt_n", t.prompt_tokens},
-          {"prompt_ms", prompt_ms},
-          {"prompt_per_token_ms", ratio(prompt_ms, t.prompt_tokens)},
-          {"prompt_per_second", ratio(t.prompt_tokens, t.prompt_seconds)},
-          {"predicted_n", t.reply_tokens},
-          {"predicted_ms", predicted_ms},
-          {"predicted_per_token_ms", ratio(predicted_ms, steps)},
-          {"predicted_per_second", ratio(steps, t.decode_seconds)}};
+  Json json = {{"cache_n", t.reused},
+               {"prompt_n", t.prompt_tokens},
+               {"prompt_ms", prompt_ms},
+               {"prompt_per_token_ms", ratio(prompt_ms, t.prompt_tokens)},
+               {"prompt_per_second", ratio(t.prompt_tokens, t.prompt_seconds)},
+               {"predicted_n", t.reply_tokens},
+               {"predicted_ms", predicted_ms},
+               {"predicted_per_token_ms", ratio(predicted_ms, steps)},
+               {"predicted_per_second", ratio(steps, t.decode_seconds)}};
+  if (t.drafted > 0) {
+    json["draft_n"] = t.drafted;
+    json["draft_n_accepted"] = t.accepted;
+  }
+  return json;
 }
 
 Json progress_json(const GenerationUpdate::Progress& p) {

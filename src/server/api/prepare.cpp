@@ -60,6 +60,7 @@ std::vector<GenerationJob> make_jobs(std::vector<std::int32_t> prompt, const Gen
   job.request = session.request(std::move(prompt), fields.sampling);
   job.request.max_tokens = fields.max_tokens;
   job.request.logprobs = fields.logprobs;
+  job.request.draft = fields.draft;
   if (fields.ignore_eos) {
     const std::vector<std::int32_t>& ends = job.request.end_tokens;
     job.request.suppressed.insert(job.request.suppressed.end(), ends.begin(), ends.end());

@@ -46,7 +46,7 @@ hub::PulledModel get(const Options& o, const hub::RepoRef& ref, const hub::Setti
                                .cancelled = [] { return InterruptGuard::interrupted(); }};
   const auto began = std::chrono::steady_clock::now();
   try {
-    const hub::PulledModel m = hub::pull(ref, settings, o.pull, events);
+    hub::PulledModel m = hub::pull(ref, settings, o.pull, events);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     display.note(
         m.received == 0

@@ -44,7 +44,7 @@ KeptState Stream::take_state() {
 }
 
 Engine::Engine(const Model& model, Backend& backend, EngineOptions options)
-    : model_(model), backend_(backend), options_(options) {
+    : model_(model), backend_(backend), options_(options), prompt_budget_(options.chunk) {
   if (options_.context == 0 || options_.chunk == 0 || options_.max_streams == 0) {
     fail(ErrorCode::kUsage, "context, chunk and the number of streams must be at least 1");
   }
@@ -261,19 +261,26 @@ bool Engine::step() {
   std::erase_if(streams_, [](const auto& s) { return s->finished_; });
   if (streams_.empty()) return false;
 
-  // Decoding streams first; then prompts, oldest first, share the chunk's rows.
+  // Decoding streams first; then prompts share the rows that the budget leaves them.
   struct Part {
     Stream* stream;
     std::uint32_t rows;
   };
   std::vector<Part> prompts;
-  std::uint32_t room = options_.chunk;
+  std::vector<std::uint32_t> left;
   for (const auto& stream : streams_) {
-    if (stream->generated_ > 0 || room == 0) continue;
-    const auto left = static_cast<std::uint32_t>(stream->tokens_.size()) - stream->cache_->length();
-    prompts.push_back({stream.get(), std::min(left, room)});
-    room -= prompts.back().rows;
+    if (stream->generated_ > 0) continue;
+    prompts.push_back({stream.get(), 0});
+    left.push_back(static_cast<std::uint32_t>(stream->tokens_.size()) - stream->cache_->length());
   }
+  const std::vector<std::uint32_t> shares =
+      share_rows(left, prompt_budget_.rows(prompts.size() < streams_.size()));
+  std::uint32_t prompt_rows = 0;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    prompts[i].rows = shares[i];
+    prompt_rows += shares[i];
+  }
+  std::erase_if(prompts, [](const Part& p) { return p.rows == 0; });
 
   const double start = now();
   std::vector<Window> windows;
@@ -281,7 +288,7 @@ bool Engine::step() {
   std::vector<SpanResult> results;
   std::vector<float> hidden;  // rows after the final norm, of all spans that want them
   try {
-    windows = open_windows(options_.chunk - room);
+    windows = open_windows(prompt_rows);
     const bool taps = speculation_ != nullptr && speculation_->wants().hidden;
     const auto wanted = [&](const Stream& stream, Wanted rows) {
       return taps && stream.drafts_ != nullptr ? rows : Wanted::kNothing;
@@ -310,6 +317,7 @@ bool Engine::step() {
   const double seconds = now() - start;
   last_round_ = {0, static_cast<std::uint32_t>(spans.size()), seconds, {}};
   for (const Span& span : spans) last_round_.rows += static_cast<std::uint32_t>(span.tokens.size());
+  prompt_budget_.observe(last_round_.rows - prompt_rows, prompt_rows, seconds);
   const auto finals = [&](const SpanResult& result) {
     const std::size_t width = model_.geometry().hidden;
     return std::span<const float>(hidden).subspan(hidden.empty() ? 0 : result.first_final * width,

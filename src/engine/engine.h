@@ -1,9 +1,9 @@
 // The engine: streams, and the rounds that serve them.
 //
 // Each step runs one round: a row of every stream that is decoding, and chunks of the prompts still being
-// read, up to a budget of rows. A token is handed to its sink as soon as it is drawn, before it is evaluated.
-// By the laws of row independence and keyed sampling, a stream's tokens are the same alone and beside others,
-// and however its prompt was cut.
+// read, up to a budget of rows (engine/prompt_budget.h). A token is handed to its sink as soon as it is
+// drawn, before it is evaluated. By the laws of row independence and keyed sampling, a stream's tokens are
+// the same alone and beside others, and however its prompt was cut.
 //
 // With a drafter (draft_with) a decoding stream brings more rows: the pending token and what was guessed to
 // follow it. Every row is drawn from as in a round of its own; the rows after the first wrong guess are
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/draft/speculation.h"
+#include "engine/prompt_budget.h"
 #include "engine/prompt_cache.h"
 #include "engine/sampler.h"
 #include "model/model.h"
@@ -188,6 +189,7 @@ class Engine {
   Backend& backend_;
   EngineOptions options_;
   std::vector<std::shared_ptr<Stream>> streams_;  // open ones, oldest first
+  PromptBudget prompt_budget_;
   RoundInfo last_round_;
   std::unique_ptr<Speculation> speculation_;
 };

@@ -73,6 +73,24 @@ TEST_F(EngineTest, ConcurrentEqualsAloneWithJoinsAndLeaves) {
   for (std::uint32_t i = 0; i < kStreams; ++i) EXPECT_EQ(sinks[i].tokens, expected[i]) << "stream " << i;
 }
 
+TEST_F(EngineTest, AShortPromptDoesNotWaitForALongOne) {
+  Engine engine(*model_, *backend_, {.context = 1024, .chunk = 48, .max_streams = 2});
+  Collector long_sink, short_sink;
+  const GenerationRequest long_one = request(0, 500);
+  const GenerationRequest short_one = request(3, 20);
+  engine.open(long_one, long_sink);
+  engine.step();
+  engine.open(short_one, short_sink);
+  engine.step();
+  EXPECT_EQ(engine.last_round().rows, 48u);
+  EXPECT_EQ(short_sink.tokens.size(), 1u) << "half of a round is more than it needs";
+  EXPECT_EQ(long_sink.prompt_done, 48u + 28u);
+  while (engine.step()) {
+  }
+  EXPECT_EQ(short_sink.tokens, alone(short_one));
+  EXPECT_EQ(long_sink.tokens, alone(long_one));
+}
+
 TEST_F(EngineTest, ChunkSizeDoesNotChangeAReply) {
   const GenerationRequest r = request(4, 300);
   const std::vector<std::int32_t> expected = alone(r, 300);

@@ -206,6 +206,8 @@ async function reply(response, body, state, context) {
       return response.end();
     case "cut":
       await say("Half of a sen");
+      // When the test has seen it: what a browser has not read yet, a broken connection takes away.
+      await new Promise((resolve) => { state.cut = resolve; });
       return response.destroy();
     case "length":
       await say("One two three");

@@ -209,6 +209,8 @@ pageTest("errors: explained, retried, nothing lost", async ({page, expect}) => {
 pageTest("a reply that breaks off is kept and can be continued", async ({page, expect}) => {
   expect(/ERR_INCOMPLETE_CHUNKED_ENCODING/);
   await send(page, "mock:cut");
+  await inThread(page, "Half of a sen").waitFor();
+  mock.state.cut();
   await page.getByText("The connection was lost in the middle of the reply.").waitFor();
   assert.equal(await replyText(page), "Half of a sen");
   await page.getByRole("button", {name: "Continue this reply"}).click();

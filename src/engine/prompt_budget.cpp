@@ -13,7 +13,8 @@ void mix(double& mean, double value) {
 
 }  // namespace
 
-PromptBudget::PromptBudget(std::uint32_t chunk) : chunk_(chunk), least_(std::max(1u, chunk / 32)) {}
+PromptBudget::PromptBudget(std::uint32_t chunk)
+    : chunk_(chunk), least_(std::min(chunk, std::max(8u, chunk / 32))) {}
 
 std::uint32_t PromptBudget::rows(bool decoding) const {
   if (!decoding) return chunk_;

@@ -16,8 +16,8 @@ class PromptBudget {
  public:
   static constexpr double kSlowdown = 2;  // of a decoding stream while prompts are read
 
-  // Rounds of at most `chunk` prompt rows; never fewer than a 32nd of it, which would read a prompt too
-  // slowly.
+  // Rounds of at most `chunk` prompt rows; never fewer than a 32nd of it, nor than 8, which would read a
+  // prompt too slowly.
   explicit PromptBudget(std::uint32_t chunk);
 
   // Prompt rows for the next round.

@@ -22,7 +22,9 @@ TEST(PromptBudget, FewRowsUntilCostsAreKnown) {
   EXPECT_EQ(budget.rows(true), 8u);
   budget.observe(1, 0, 0.1);
   EXPECT_EQ(budget.rows(true), 8u);
-  EXPECT_EQ(PromptBudget(16).rows(true), 1u);
+  EXPECT_EQ(PromptBudget(16).rows(true), 8u);
+  EXPECT_EQ(PromptBudget(3).rows(true), 3u);
+  EXPECT_EQ(PromptBudget(2048).rows(true), 64u);
 }
 
 // A machine that takes `decode` for a round of decoding and `row` more for each row of a prompt.

@@ -71,10 +71,6 @@ function(gem_test name)
   endif()
   target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
   target_compile_options(test_${name} PRIVATE -O1)  # the tests' own code: compiling it is what takes time
-  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-    # ccache can keep what is built with a precompiled header that way.
-    target_compile_options(test_${name} PRIVATE -fpch-preprocess)
-  endif()
   target_precompile_headers(test_${name} PRIVATE <gtest/gtest.h> <string> <vector>)
   if("${name}" STREQUAL "server")
     target_precompile_headers(test_${name} PRIVATE <nlohmann/json.hpp>)

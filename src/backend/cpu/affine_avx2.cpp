@@ -4,42 +4,17 @@
 
 #include <immintrin.h>
 
-#include <cstring>
-
 #include "backend/cpu/affine_unpack.h"
+#include "backend/cpu/registers_avx2.h"
 
 namespace gem::cpu {
 namespace {
-
-constexpr std::size_t kPrefetch = 2048;  // as in kernels_avx2.cpp
-
-__m256i load(const void* p) {
-  return _mm256_loadu_si256(static_cast<const __m256i*>(p));
-}
-__m128i load_half(const std::byte* p) {
-  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-}
-// Columns 2p and 2p + 1 in every 32-bit lane.
-__m256i two_columns(const std::int16_t* q) {
-  std::int32_t both;
-  std::memcpy(&both, q, sizeof both);
-  return _mm256_set1_epi32(both);
-}
-// Keeps the compiler from forming all products first and spilling them.
-inline void keep(__m256i& v) {
-  asm("" : "+x"(v));
-}
 
 // Scales (or biases) of 8 rows.
 template <bool kWide>
 __m256 eight_scales(const std::byte* p) {
   if constexpr (kWide) return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_half(p)), 16));
-}
-
-void prefetch(const std::byte* codes, std::size_t lines) {
-  for (std::size_t i = 0; i < lines; ++i)
-    _mm_prefetch(reinterpret_cast<const char*>(codes + kPrefetch + 64 * i), _MM_HINT_T0);
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_bytes(p)), 16));
 }
 
 // y = fma(dot, scale * x scale, y), then y = fma(bias, x sum * x scale, y): as `tile` does.
@@ -48,46 +23,24 @@ __m256 add_block(__m256i dot, __m256 scale, __m256 bias, __m256 x_scale, __m256 
                          _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(scale, x_scale), y));
 }
 
-// One activation row of 4-bit codes. Nibbles are multiplied where they stand, times 1, 16 and 256; see
-// one_row_q4_0 for why that is exact.
+// One activation row of 4-bit codes.
 template <bool kWide>
 void one_row_nibbles(const AffineLayout& layout, const std::byte* group, const Activations& x, float* out) {
-  const __m256i mask0 = _mm256_set1_epi16(0x000f);
-  const __m256i mask1 = _mm256_set1_epi16(0x00f0);
-  const __m256i mask2 = _mm256_set1_epi16(0x0f00);
   constexpr std::size_t kHalf = 8 * (kWide ? 4 : 2);  // scales of 8 rows
   const std::byte* codes = group + layout.codes();
   const std::int16_t* q = x.q;
   const std::size_t last = layout.group_blocks - 1;
   __m256 y[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
   for (std::size_t b = 0; b < x.blocks; ++b, q += kBlock, codes += 16 * kGroupRows) {
-    const __m256i zero = _mm256_setzero_si256();
-    __m256i by1[2] = {zero, zero};
-    __m256i by16[2] = {zero, zero};
-    __m256i by256[2] = {zero, zero};
     prefetch(codes, 4);
-    for (std::size_t v = 0; v < 4; ++v) {
-      const __m256i x0 = two_columns(q + 8 * v);
-      const __m256i x1 = two_columns(q + 8 * v + 2);
-      const __m256i x2 = two_columns(q + 8 * v + 4);
-      const __m256i x3 = two_columns(q + 8 * v + 6);
-      for (std::size_t half = 0; half < 2; ++half) {
-        const __m256i words = load(codes + 64 * v + 32 * half);
-        by1[half] = _mm256_add_epi32(by1[half], _mm256_madd_epi16(_mm256_and_si256(words, mask0), x0));
-        by16[half] = _mm256_add_epi32(by16[half], _mm256_madd_epi16(_mm256_and_si256(words, mask1), x1));
-        by256[half] = _mm256_add_epi32(by256[half], _mm256_madd_epi16(_mm256_and_si256(words, mask2), x2));
-        by1[half] = _mm256_add_epi32(by1[half], _mm256_madd_epi16(_mm256_srli_epi16(words, 12), x3));
-        keep(by1[half]);
-      }
-    }
+    __m256i dot[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    add_nibbles(codes, q, dot);
     const __m256 x_scale = _mm256_set1_ps(x.scale[b]);
     const __m256 x_sum = _mm256_set1_ps(static_cast<float>(x.sum[b]) * x.scale[b]);
     for (std::size_t half = 0; half < 2; ++half) {
-      const __m256i dot = _mm256_add_epi32(
-          by1[half], _mm256_add_epi32(_mm256_srai_epi32(by16[half], 4), _mm256_srai_epi32(by256[half], 8)));
       const __m256 scale = eight_scales<kWide>(group + kHalf * half);
       const __m256 bias = eight_scales<kWide>(group + 2 * kHalf + kHalf * half);
-      y[half] = add_block(dot, scale, bias, x_scale, x_sum, y[half]);
+      y[half] = add_block(dot[half], scale, bias, x_scale, x_sum, y[half]);
     }
     if ((b & last) == last) group += 4 * kHalf;  // 1, 2 or 4 blocks share a scale
   }
@@ -122,8 +75,8 @@ void rows_affine(const AffineLayout& layout, const std::byte* group, const Activ
     if constexpr (kBytes) {
 #pragma GCC unroll 16
       for (std::size_t p = 0; p < 16; ++p)
-        add_pair(p, _mm256_cvtepu8_epi16(load_half(codes + 32 * p)),
-                 _mm256_cvtepu8_epi16(load_half(codes + 32 * p + 16)));
+        add_pair(p, _mm256_cvtepu8_epi16(load_bytes(codes + 32 * p)),
+                 _mm256_cvtepu8_epi16(load_bytes(codes + 32 * p + 16)));
     } else {
 #pragma GCC unroll 4
       for (std::size_t v = 0; v < 4; ++v) {

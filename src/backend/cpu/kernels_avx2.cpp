@@ -9,14 +9,11 @@
 
 #include "backend/cpu/attention_avx2.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/registers_avx2.h"
 #include "backend/cpu/super_blocks.h"
 
 namespace gem::cpu {
 namespace {
-
-// How far ahead of its codes a decode kernel asks for memory: some 300 nanoseconds at 15 GB/s a core, and far
-// enough to reach the next group's scales.
-constexpr std::size_t kPrefetch = 4096;
 
 // Lanes folded in a fixed order: upper half, then pairs.
 float sum_lanes(__m256 v) {
@@ -33,24 +30,6 @@ float max_lanes(__m256 v) {
   return _mm_cvtss_f32(s);
 }
 
-// An empty instruction that keeps the compiler from reordering a chain of additions: it would form all
-// products first and spill them.
-inline void keep(__m256i& v) {
-  asm("" : "+x"(v));
-}
-
-__m256i load(const void* p) {
-  return _mm256_loadu_si256(static_cast<const __m256i*>(p));
-}
-__m128i load_bytes(const std::byte* p) {
-  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-}
-// Columns 2p and 2p + 1 in every 32-bit lane.
-__m256i two_columns(const std::int16_t* q) {
-  std::int32_t both;
-  std::memcpy(&both, q, sizeof both);
-  return _mm256_set1_epi32(both);
-}
 __m256 eight_halves(const std::byte* p) {
   return _mm256_cvtph_ps(load_bytes(p));
 }
@@ -92,46 +71,20 @@ __m256 add_block(__m256i dot, __m256 weight_scale, __m256 x_scale, __m256 y) {
   return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(weight_scale, x_scale), y);
 }
 
-// One activation row. Nibbles are multiplied where they stand, times 1, 16 and 256 (the uppermost one is
-// shifted down): 15 * 256 * 32767 * 8 products stay below 2^31, and the sums are whole multiples of their
-// factor, so shifting them back is exact.
+// One activation row.
 void one_row_q4_0(const std::byte* group, const Activations& x, float* out) {
-  const __m256i mask0 = _mm256_set1_epi16(0x000f);
-  const __m256i mask1 = _mm256_set1_epi16(0x00f0);
-  const __m256i mask2 = _mm256_set1_epi16(0x0f00);
   const std::byte* codes = group + group_scale_bytes(x.blocks);
   const std::int16_t* q = x.q;
   __m256 y[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
   for (std::size_t b = 0; b < x.blocks; ++b, q += kBlock, codes += 16 * kGroupRows, group += 2 * kGroupRows) {
+    prefetch(codes, 4);
     // Codes are n + 8: the products of the 8 with the activations are taken off at once.
     const __m256i eights = _mm256_set1_epi32(-8 * x.sum[b]);
-    __m256i by1[2] = {eights, eights};
-    __m256i by16[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-    __m256i by256[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-    _mm_prefetch(reinterpret_cast<const char*>(codes + kPrefetch), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(codes + kPrefetch + 64), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(codes + kPrefetch + 128), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(codes + kPrefetch + 192), _MM_HINT_T0);
-    for (std::size_t v = 0; v < 4; ++v) {
-      const __m256i x0 = two_columns(q + 8 * v);
-      const __m256i x1 = two_columns(q + 8 * v + 2);
-      const __m256i x2 = two_columns(q + 8 * v + 4);
-      const __m256i x3 = two_columns(q + 8 * v + 6);
-      for (std::size_t half = 0; half < 2; ++half) {
-        const __m256i words = load(codes + 64 * v + 32 * half);
-        by1[half] = _mm256_add_epi32(by1[half], _mm256_madd_epi16(_mm256_and_si256(words, mask0), x0));
-        by16[half] = _mm256_add_epi32(by16[half], _mm256_madd_epi16(_mm256_and_si256(words, mask1), x1));
-        by256[half] = _mm256_add_epi32(by256[half], _mm256_madd_epi16(_mm256_and_si256(words, mask2), x2));
-        by1[half] = _mm256_add_epi32(by1[half], _mm256_madd_epi16(_mm256_srli_epi16(words, 12), x3));
-        keep(by1[half]);
-      }
-    }
+    __m256i dot[2] = {eights, eights};
+    add_nibbles(codes, q, dot);
     const __m256 scale = _mm256_set1_ps(x.scale[b]);
-    for (std::size_t half = 0; half < 2; ++half) {
-      const __m256i dot = _mm256_add_epi32(
-          by1[half], _mm256_add_epi32(_mm256_srai_epi32(by16[half], 4), _mm256_srai_epi32(by256[half], 8)));
-      y[half] = add_block(dot, eight_halves(group + 16 * half), scale, y[half]);
-    }
+    for (std::size_t half = 0; half < 2; ++half)
+      y[half] = add_block(dot[half], eight_halves(group + 16 * half), scale, y[half]);
   }
   _mm256_storeu_ps(out, y[0]);
   _mm256_storeu_ps(out + 8, y[1]);
@@ -146,8 +99,7 @@ void rows_q4_0(const std::byte* group, const Activations& x, float* out) {
   const std::int16_t* q = x.q;
   for (unsigned r = 0; r < 2 * R; ++r) _mm256_storeu_ps(out + 8 * r, _mm256_setzero_ps());
   for (std::size_t b = 0; b < x.blocks; ++b, q += kBlock, codes += 16 * kGroupRows, group += 2 * kGroupRows) {
-    for (std::size_t i = 0; i < 4; ++i)
-      _mm_prefetch(reinterpret_cast<const char*>(codes + kPrefetch + 64 * i), _MM_HINT_T0);
+    prefetch(codes, 4);
     __m256i dot[R][2];
     for (unsigned r = 0; r < R; ++r) dot[r][0] = dot[r][1] = _mm256_set1_epi32(-8 * x.sum[r * x.blocks + b]);
 #pragma GCC unroll 4
@@ -190,10 +142,7 @@ void rows_q8_0(const std::byte* group, const Activations& x, float* out) {
   for (std::size_t b = 0; b < x.blocks; ++b, q += kBlock, codes += 32 * kGroupRows, group += 2 * kGroupRows) {
     __m256i dot[R][2];
     for (unsigned r = 0; r < R; ++r) dot[r][0] = dot[r][1] = _mm256_setzero_si256();
-    if (R == 1) {
-      for (std::size_t i = 0; i < 8; ++i)
-        _mm_prefetch(reinterpret_cast<const char*>(codes + kPrefetch + 64 * i), _MM_HINT_T0);
-    }
+    if (R == 1) prefetch(codes, 8);
     for (std::size_t p = 0; p < 16; ++p) {
       const __m256i low = _mm256_cvtepi8_epi16(load_bytes(codes + 32 * p));
       const __m256i high = _mm256_cvtepi8_epi16(load_bytes(codes + 32 * p + 16));

@@ -41,6 +41,7 @@ struct KvPlan {
     std::uint32_t width = 0;  // elements of one key row (= of one value row)
     StorageType storage = StorageType::kF32;
     std::uint32_t spare = 0;  // of the slots of a sliding layer, those above the window
+    bool operator==(const Layer&) const = default;
   };
   KvType type = KvType::kF32;
   std::uint32_t context = 0;   // positions the stream may reach
@@ -52,6 +53,9 @@ struct KvPlan {
   // A checkpoint can be left backwards by that many positions: the next request often ends the last one's
   // prompt a little earlier (the empty thought after the model's turn is not rendered again).
   static constexpr std::uint32_t kCheckpointMargin = 32;
+
+  // Caches of equal plans can take each other's place and contents.
+  bool operator==(const KvPlan&) const = default;
 
   // Error(kTooLarge) when a size overflows.
   static KvPlan make(const Geometry& geometry, std::uint32_t context, std::uint32_t max_span,

@@ -73,9 +73,7 @@ void Engine::check(const GenerationRequest& request) const {
 
 std::uint32_t Engine::resumable(const KeptState& state, std::span<const std::int32_t> prompt) const {
   if (state.cache == nullptr || prompt.empty()) return 0;
-  const KvPlan& plan = state.cache->plan();
-  if (plan.context != options_.context || plan.max_span != options_.chunk || plan.type != options_.kv_type)
-    return 0;
+  if (state.cache->plan() != cache_plan()) return 0;
   std::size_t most = std::min(state.tokens.size(), prompt.size() - 1);
   // A reply comes back as prompt; where that gives other bits it is read again.
   if (!backend_.decode_equals_prompt()) most = std::min<std::size_t>(most, state.prompt_rows);
@@ -116,8 +114,7 @@ std::shared_ptr<Stream> Engine::open(GenerationRequest request, StreamSink& sink
     fail(ErrorCode::kTooLarge, "all {} streams are in use", options_.max_streams);
   const KvPlan plan = cache_plan();
   std::unique_ptr<KvCache> cache;
-  if (state.cache != nullptr && state.cache->plan().context == plan.context &&
-      state.cache->plan().max_span == plan.max_span && state.cache->plan().type == plan.type) {
+  if (state.cache != nullptr && state.cache->plan() == plan) {
     state.cache->roll_back_to(resumable(state, request.prompt));
     cache = std::move(state.cache);
   } else {

@@ -10,12 +10,6 @@
 namespace gem {
 namespace {
 
-// Of caches with different plans nothing is exchanged.
-bool same(const KvPlan& a, const KvPlan& b) {
-  return a.type == b.type && a.context == b.context && a.max_span == b.max_span && a.window == b.window &&
-         a.elements == b.elements;
-}
-
 std::uint32_t common(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
   const std::size_t most = std::min(a.size(), b.size());
   const auto end = a.begin() + static_cast<std::ptrdiff_t>(most);
@@ -62,7 +56,7 @@ PromptCache::Match PromptCache::find(const KvPlan& plan, std::span<const std::in
   Match best{states_.end(), 0};
   if (prompt.empty()) return best;
   for (auto state = states_.begin(); state != states_.end(); ++state) {
-    if (!same((*state)->plan, plan)) continue;
+    if ((*state)->plan != plan) continue;
     const std::uint32_t length = common((*state)->tokens, prompt.first(prompt.size() - 1));
     if (length > best.length && (*state)->reaches(length)) best = {state, length};
   }
@@ -102,7 +96,7 @@ bool PromptCache::keep(const KvCache& cache, std::span<const std::int32_t> token
   const State* like = nullptr;
   std::uint32_t shared = 0;  // tokens in common with `like`
   for (auto state = states_.begin(); state != states_.end(); ++state) {
-    if (!same((*state)->plan, cache.plan())) continue;
+    if ((*state)->plan != cache.plan()) continue;
     const std::uint32_t alike = common((*state)->tokens, tokens);
     if (alike == length && (*state)->length() == length) {
       states_.splice(states_.end(), states_, state);

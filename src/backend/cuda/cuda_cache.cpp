@@ -9,7 +9,7 @@ namespace gem::cuda {
 
 KvPlan CudaCache::rounded(KvPlan plan) {
   for (KvPlan::Layer& layer : plan.layers)
-    layer.slots = (layer.slots + kKeyChunk - 1) / kKeyChunk * kKeyChunk;
+    layer.slots = (layer.slots + kKeySlots - 1) / kKeySlots * kKeySlots;
   return plan;
 }
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "backend/cuda/attention.h"
+#include "backend/cuda/device.h"
 #include "backend/cuda/rows.h"
 #include "backend/kv_cache.h"
 

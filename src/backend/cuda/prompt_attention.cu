@@ -3,72 +3,11 @@
 
 #include <algorithm>
 
+#include "backend/cuda/device.h"
 #include "backend/cuda/prompt.h"
 
 namespace gem::cuda {
 namespace {
-
-// ---- rows
-// -------------------------------------------------------------------------------------------------------
-
-constexpr int kThreads = 256;
-
-__device__ float block_sum(float x) {
-  __shared__ float shared[kThreads / 32];
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
-  __syncthreads();
-  float sum = 0;
-  for (int w = 0; w < kThreads / 32; ++w) sum += shared[w];
-  return sum;
-}
-
-__device__ uint2 pack4(float a, float b, float c, float d) {
-  const __nv_bfloat162 low = __floats2bfloat162_rn(a, b);
-  const __nv_bfloat162 high = __floats2bfloat162_rn(c, d);
-  return make_uint2(*reinterpret_cast<const unsigned*>(&low), *reinterpret_cast<const unsigned*>(&high));
-}
-
-__global__ void __launch_bounds__(kThreads)
-    norm_kernel(const float* x, std::uint32_t width, const float* weight, float epsilon, std::uint16_t* out) {
-  const float* row = x + std::size_t{blockIdx.x} * width;
-  float squares = 0;
-  for (std::uint32_t c = threadIdx.x * 4; c < width; c += kThreads * 4) {
-    const float4 v = *reinterpret_cast<const float4*>(row + c);
-    squares += v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
-  }
-  const float scale = rsqrtf(block_sum(squares) / static_cast<float>(width) + epsilon);
-  for (std::uint32_t c = threadIdx.x * 4; c < width; c += kThreads * 4) {
-    const float4 v = *reinterpret_cast<const float4*>(row + c);
-    const float4 w = *reinterpret_cast<const float4*>(weight + c);
-    *reinterpret_cast<uint2*>(out + std::size_t{blockIdx.x} * width + c) =
-        pack4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w);
-  }
-}
-
-__device__ float gelu_tanh(float x) {
-  constexpr float kRootTwoOverPi = 0.79788456080286535588f;
-  return 0.5f * x * (1.0f + tanhf(kRootTwoOverPi * (x + 0.044715f * x * x * x)));
-}
-
-__global__ void activate_kernel(const float* both, std::uint32_t width, std::uint16_t* out) {
-  const std::uint32_t c = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
-  if (c >= width) return;
-  const float* row = both + std::size_t{blockIdx.y} * 2 * width;
-  const float4 g = *reinterpret_cast<const float4*>(row + c);
-  const float4 u = *reinterpret_cast<const float4*>(row + width + c);
-  *reinterpret_cast<uint2*>(out + std::size_t{blockIdx.y} * width + c) =
-      pack4(gelu_tanh(g.x) * u.x, gelu_tanh(g.y) * u.y, gelu_tanh(g.z) * u.z, gelu_tanh(g.w) * u.w);
-}
-
-__global__ void to_bf16_kernel(const float* x, std::size_t count, __nv_bfloat16* out) {
-  const std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i < count) out[i] = __float2bfloat16_rn(x[i]);
-}
-
-// ---- attention
-// --------------------------------------------------------------------------------------------------
 
 __device__ inline unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
@@ -347,24 +286,6 @@ void run(const float* query, const RowInfo* rows, const PromptTile* tiles, std::
 }
 
 }  // namespace
-
-void norm_to_bf16(const float* x, std::uint32_t rows, std::uint32_t width, const float* weight, float epsilon,
-                  std::uint16_t* out, cudaStream_t stream) {
-  norm_kernel<<<rows, kThreads, 0, stream>>>(x, width, weight, epsilon, out);
-  check_launch("prompt norm");
-}
-
-void activate_bf16(const float* both, std::uint32_t rows, std::uint32_t width, std::uint16_t* out,
-                   cudaStream_t stream) {
-  activate_kernel<<<dim3((width + 1023) / 1024, rows), 256, 0, stream>>>(both, width, out);
-  check_launch("prompt activation");
-}
-
-void to_bf16(const float* x, std::size_t count, std::uint16_t* out, cudaStream_t stream) {
-  to_bf16_kernel<<<static_cast<unsigned>((count + 255) / 256), 256, 0, stream>>>(
-      x, count, reinterpret_cast<__nv_bfloat16*>(out));
-  check_launch("to_bf16");
-}
 
 void attend_prompt(const float* query, const RowInfo* rows, const PromptTile* tiles, std::uint32_t tile_count,
                    std::uint32_t layer, const HeadShape& shape, std::uint32_t window, std::uint16_t* out,

@@ -1,0 +1,128 @@
+// The backend's rounds: decode rows through the persistent kernel, prompt rows through tiles and cuBLASLt.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/cuda_cache.h"
+#include "backend/cuda/device_model.h"
+#include "backend/cuda/gemm.h"
+#include "backend/cuda/prompt.h"
+
+namespace gem::cuda {
+
+class Stream {
+ public:
+  Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream"); }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+// Rows of a round are kept with the decode rows first, then those of prompts; `order_` leads from the round's own
+// order to that.
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(const Geometry& geometry, const Weights& weights, const CudaDevice& device);
+
+  const char* name() const override { return "cuda"; }
+  std::string description() const override;
+
+  std::unique_ptr<KvCache> new_cache(const KvPlan& plan) override;
+  std::span<const KvType> kv_types() const override;
+  std::uint32_t kv_element_bytes(StorageType) const override { return 2; }
+  std::uint64_t scratch_bytes(std::uint32_t rows, std::uint32_t logit_rows) const override;
+  std::optional<std::uint64_t> weight_bytes() const override;
+  void load_weights(const Progress& progress) override;
+  bool decode_equals_prompt() const override { return false; }
+
+  void begin(const RoundRows& round) override;
+  void embed() override;
+  void attn_input(std::uint32_t layer) override;
+  void qk_prep(std::uint32_t layer) override;
+  void attention(std::uint32_t layer) override;
+  void attn_output(std::uint32_t layer) override;
+  void ffn_input(std::uint32_t layer) override;
+  void ffn_output(std::uint32_t layer) override;
+  void final_norm() override;
+  void head() override;
+  bool run_all() override;
+
+  std::vector<float> read(Activation which) const override;
+  void write(Activation which, std::span<const float> values) override;
+  std::span<const float> logits(std::uint32_t index) const override;
+
+ private:
+  void reserve();
+  void upload_round();
+  // The round as the decode kernel gets it, with those phases of one layer, or of all.
+  DecodeJob job(std::uint32_t phases) const;
+  void run_stage(std::uint32_t layer, std::uint32_t phases);
+  void fetch_logits();
+
+  // The prompt rows' part of the stages.
+  void prompt_attn_input(const DeviceLayer& l);
+  void prompt_qk_prep(const DeviceLayer& l, std::uint32_t layer);
+  void prompt_attention(const DeviceLayer& l, std::uint32_t layer);
+  void prompt_attn_output(const DeviceLayer& l);
+  void prompt_ffn_input(const DeviceLayer& l);
+  void prompt_ffn_output(const DeviceLayer& l);
+  void prompt_product(std::span<const PackedMatrix* const> matrices, std::uint32_t cols, const std::uint16_t* x,
+                      float* out);
+  float* prompt_residual() const { return residual_.data() + std::size_t{decode_rows_} * g_.hidden; }
+
+  void copy_to(void* device, const void* host, std::size_t bytes);
+  void wait(const char* what) const { check(cudaStreamSynchronize(stream_), what); }
+
+  // Stage borders.
+  std::vector<float> in_round_order(const std::vector<float>& rows, std::uint32_t width) const;
+  std::vector<float> in_own_order(std::span<const float> rows, std::uint32_t width) const;
+  std::vector<float> read_columns(std::uint32_t first, std::uint32_t width) const;
+  void write_columns(std::uint32_t first, std::uint32_t width, std::span<const float> values);
+  std::vector<float> read_rows(const DecodeOp& op, const DeviceArray<std::uint16_t>& prompt, std::uint32_t width) const;
+  void write_rows(const DecodeOp& op, const DeviceArray<std::uint16_t>& prompt, std::uint32_t width,
+                  std::span<const float> values);
+
+  const Geometry& g_;
+  const Weights& weights_;
+  CudaDevice device_;
+  DecodeLimits limits_;
+  Stream stream_;
+  DeviceModel model_;
+
+  // The round.
+  std::uint32_t rows_ = 0, decode_rows_ = 0, prompt_rows_ = 0, finals_ = 0, logit_count_ = 0;
+  std::uint32_t units_[2] = {};
+  std::vector<std::uint32_t> order_;
+  std::vector<RowInfo> row_host_;
+  std::vector<PromptTile> tiles_host_;
+  std::vector<std::uint32_t> final_host_, logit_rows_;
+  std::span<const float> embeddings_;
+  std::uint32_t current_ = 0;  // layer of the last stage that has heads
+  bool prepared_ = false;      // query_ holds the current layer's prepared queries
+  // What the kernels of the round read, in one copy.
+  PinnedArray<std::byte> round_host_;
+  DeviceArray<std::byte> round_device_;
+  unsigned* barrier_ = nullptr;
+  const RowInfo* rows_device_ = nullptr;
+  const PromptTile* tiles_device_ = nullptr;
+  const std::uint32_t* finals_device_ = nullptr;
+  const std::uint32_t* logits_device_ = nullptr;
+
+  DeviceArray<float> residual_, between_, qkv_, branch_, both_, query_, sums_, operand_sums_, operand_scales_;
+  DeviceArray<float> final_rows_, head_, logits_;
+  DeviceArray<float2> stats_;
+  DeviceArray<std::uint32_t> operand_;
+  DeviceArray<float> prompt_qkv_, prompt_branch_, prompt_both_;
+  DeviceArray<std::uint16_t> prompt_x_, prompt_attended_, prompt_activated_, expanded_;
+  Gemm gemm_;
+  PinnedArray<float> logits_host_;
+};
+
+}  // namespace gem::cuda

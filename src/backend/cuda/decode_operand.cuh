@@ -1,0 +1,137 @@
+// Activations as the B operand of the decode products: every value as two f16 halves, high + low, times a power
+// of two that is the same for a slice of a row, so that a product's error is that of f32 (22 bits of mantissa).
+//
+// For each pass of up to R rows (R = 8, 16 or 32), in global memory and in a block's shared memory alike:
+//   steps  [cols / 16][rows][16 words]: lane j of four has words 4j .. 4j + 3: the high halves of columns 2j, 2j + 1
+//          and of 2j + 8, 2j + 9, then the low halves of the same (b0 and b1 of mma.m16n8k16, twice)
+//   sums   [cols / 32][R]: the sum of a 32-block's scaled values, for codes with an offset
+//   scales [slices][R]: what a slice's sums are multiplied by
+#pragma once
+
+#include "backend/cuda/decode_common.cuh"
+
+namespace gem::cuda {
+
+constexpr std::uint32_t kStepWords = 16;
+
+struct Operand {
+  std::uint32_t* steps;
+  float* sums;
+  float* scales;
+  std::uint32_t rows;   // of this pass
+  std::uint32_t pitch;  // R
+  std::uint32_t chunk0, chunk1;  // chunks that are kept here
+  std::uint32_t slice0;          // of scales[0]
+};
+
+// First chunk of slice i of the whole matrix.
+__device__ inline std::uint32_t slice_begin(const DecodeOp& op, std::uint32_t i) {
+  return i * op.chunks / (op.parts * kSlices);
+}
+
+// What a block multiplies in a pass: which columns, and which tiles each of its groups of warps.
+struct MyPart {
+  std::uint32_t index;   // of the partial result
+  std::uint32_t slice0;  // first slice
+  std::uint32_t chunk0, chunk1;
+  std::uint32_t slice;  // of this warp
+  std::uint32_t worker, workers;  // tiles worker, worker + workers, …; no worker has worker >= workers
+};
+template <int Pieces>
+__device__ inline MyPart my_part(const DecodeOp& op) {
+  constexpr std::uint32_t kGroupWarps = kSlices / Pieces;
+  constexpr std::uint32_t kGroups = kWarps / kGroupWarps;
+  const std::uint32_t warp = threadIdx.x / 32;
+  const std::uint32_t pieces = op.parts * Pieces;
+  const std::uint32_t blocks = gridDim.x / pieces;  // that share a piece
+  MyPart p;
+  p.index = blockIdx.x % pieces;
+  p.slice0 = p.index * kGroupWarps;
+  p.chunk0 = slice_begin(op, p.slice0);
+  p.chunk1 = slice_begin(op, p.slice0 + kGroupWarps);
+  p.slice = p.slice0 + warp % kGroupWarps;
+  p.workers = blocks * kGroups;
+  p.worker = blockIdx.x / pieces * kGroups + warp / kGroupWarps;
+  return p;
+}
+
+// The whole operand in global memory.
+template <int Pieces>
+__device__ inline Operand global_operand(const DecodeJob& job, const DecodeOp& op, std::uint32_t pass,
+                                         std::uint32_t rows) {
+  constexpr std::uint32_t kRows = 8 * Pieces;
+  Operand o;
+  o.steps = job.operand + std::size_t{op.chunks} * 4 * kStepWords * pass * kRows;
+  o.sums = job.operand_sums + std::size_t{op.chunks} * 2 * kRows * pass;
+  o.scales = job.operand_scales + std::size_t{op.parts} * kSlices * kRows * pass;
+  o.rows = rows;
+  o.pitch = kRows;
+  o.chunk0 = 0;
+  o.chunk1 = op.chunks;
+  o.slice0 = 0;
+  return o;
+}
+// The block's columns of it in shared memory.
+template <int Pieces>
+__device__ inline Operand shared_operand(std::uint8_t* region, const MyPart& part, std::uint32_t rows) {
+  const std::uint32_t chunks = part.chunk1 - part.chunk0;
+  Operand o;
+  o.steps = reinterpret_cast<std::uint32_t*>(region);
+  o.sums = reinterpret_cast<float*>(o.steps + chunks * 4 * rows * kStepWords);
+  o.pitch = 8 * Pieces;
+  o.scales = o.sums + chunks * 2 * o.pitch;
+  o.rows = rows;
+  o.chunk0 = part.chunk0;
+  o.chunk1 = part.chunk1;
+  o.slice0 = part.slice0;
+  return o;
+}
+
+// Four neighbouring values, columns col .. col + 3 (col % 4 == 0); the aligned group of eight lanes holds a
+// 32-block and must call it together. Columns that are not kept here are left out.
+__device__ inline void store_operand(const Operand& to, std::uint32_t row, std::uint32_t col, float4 v, float up) {
+  const float x[4] = {v.x * up, v.y * up, v.z * up, v.w * up};
+  unsigned high[2];
+  unsigned low[2];
+  float sum = 0;
+#pragma unroll
+  for (int pair = 0; pair < 2; ++pair) {
+    const __half2 h = __floats2half2_rn(x[2 * pair], x[2 * pair + 1]);
+    const float2 back = __half22float2(h);
+    const __half2 l = __floats2half2_rn(x[2 * pair] - back.x, x[2 * pair + 1] - back.y);
+    const float2 rest = __half22float2(l);
+    sum += (back.x + rest.x) + (back.y + rest.y);
+    high[pair] = *reinterpret_cast<const unsigned*>(&h);
+    low[pair] = *reinterpret_cast<const unsigned*>(&l);
+  }
+  const unsigned group = 0xffu << (threadIdx.x & 24u);
+#pragma unroll
+  for (int step = 4; step > 0; step /= 2) sum += __shfl_xor_sync(group, sum, step);
+  if (col / 64 < to.chunk0 || col / 64 >= to.chunk1) return;
+  const std::uint32_t at = col - to.chunk0 * 64;
+  const std::uint32_t in_step = at % 16;         // 0, 4, 8 or 12
+  const std::uint32_t b = in_step / 8;           // b0 or b1
+  const std::uint32_t lane = (in_step % 8) / 2;  // 0 or 2
+  std::uint32_t* step = to.steps + (std::size_t{at / 16} * to.rows + row) * kStepWords;
+  step[lane * 4 + b] = high[0];
+  step[lane * 4 + 4 + b] = high[1];
+  step[lane * 4 + 2 + b] = low[0];
+  step[lane * 4 + 6 + b] = low[1];
+  if ((threadIdx.x & 7u) == 0) to.sums[at / 32 * to.pitch + row] = sum;
+}
+
+// Copies the block's columns from global to shared memory; the caller waits for all threads.
+__device__ inline void load_operand(const Operand& from, const Operand& to, std::uint32_t slices) {
+  const std::uint32_t chunks = to.chunk1 - to.chunk0;
+  const uint4* steps = reinterpret_cast<const uint4*>(from.steps + std::size_t{to.chunk0} * 4 * to.rows * kStepWords);
+  uint4* into = reinterpret_cast<uint4*>(to.steps);
+  const std::uint32_t count = chunks * 4 * to.rows * (kStepWords / 4);
+#pragma unroll 4
+  for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) into[i] = __ldcg(steps + i);
+  for (std::uint32_t i = threadIdx.x; i < chunks * 2 * to.pitch; i += kThreads)
+    to.sums[i] = __ldcg(from.sums + to.chunk0 * 2 * to.pitch + i);
+  for (std::uint32_t i = threadIdx.x; i < slices * to.pitch; i += kThreads)
+    to.scales[i] = __ldcg(from.scales + to.slice0 * to.pitch + i);
+}
+
+}  // namespace gem::cuda

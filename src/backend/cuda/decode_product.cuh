@@ -1,0 +1,389 @@
+// Products of the decode kernel: every warp streams its slices of the tiles of all products of the round through a
+// ring of copies and multiplies them on the tensor cores.
+#pragma once
+
+#include "backend/cuda/decode_operand.cuh"
+
+namespace gem::cuda {
+
+__device__ inline unsigned half_pair(float value) {
+  const __half2 h = __float2half2_rn(value);
+  return *reinterpret_cast<const unsigned*>(&h);
+}
+__device__ inline unsigned subtract(unsigned a, unsigned b) {
+  const __half2 r = __hsub2(*reinterpret_cast<__half2*>(&a), *reinterpret_cast<__half2*>(&b));
+  return *reinterpret_cast<const unsigned*>(&r);
+}
+
+// A chunk of 64 columns of 16 rows as the A operand. step<S>() gives the four registers of 16 columns: rows r and
+// r + 8 (r = lane / 4) alternating. Codes become f16 without arithmetic where their bits are those of a
+// subnormal: code * 2^-24. What that leaves out (kUnit, and the offset times the sum of the activations) is made
+// good on the f32 sums.
+template <Format F>
+struct Fragment;
+
+template <>
+struct Fragment<Format::kQ4> {
+  static constexpr bool kOffset = true;
+  // A code c of row r stands as c 2^-24, of row r + 8 as c 2^-20; c - 8 is meant.
+  static constexpr float kUnit0 = 0x1p24f, kUnit1 = 0x1p20f;
+  static constexpr float kOffset0 = -0x1p-21f, kOffset1 = -0x1p-17f;
+  uint4 words;
+  float2 scale[2];  // rows {r, r + 8} of each 32-block
+  __device__ void load(const std::uint8_t* chunk, int lane) {
+    words = *reinterpret_cast<const uint4*>(chunk + lane * 16);
+    const uint2 s = *reinterpret_cast<const uint2*>(chunk + 512 + (lane >> 2) * 8);
+    scale[0] = __half22float2(*reinterpret_cast<const __half2*>(&s.x));
+    scale[1] = __half22float2(*reinterpret_cast<const __half2*>(&s.y));
+  }
+  template <int Step>
+  __device__ void step(unsigned (&a)[4]) const {
+    const unsigned w = Step == 0 ? words.x : Step == 1 ? words.y : Step == 2 ? words.z : words.w;
+    const unsigned v = w >> 8;
+    a[0] = w & 0x000f000fu;
+    a[1] = w & 0x00f000f0u;
+    a[2] = v & 0x000f000fu;
+    a[3] = v & 0x00f000f0u;
+  }
+};
+
+template <>
+struct Fragment<Format::kQ8> {
+  static constexpr bool kOffset = false;
+  static constexpr float kUnit0 = 1, kUnit1 = 1, kOffset0 = 0, kOffset1 = 0;
+  uint4 words[2];
+  float2 scale[2];
+  __device__ void load(const std::uint8_t* chunk, int lane) {
+    words[0] = *reinterpret_cast<const uint4*>(chunk + lane * 16);
+    words[1] = *reinterpret_cast<const uint4*>(chunk + 512 + lane * 16);
+    const uint2 s = *reinterpret_cast<const uint2*>(chunk + 1024 + (lane >> 2) * 8);
+    scale[0] = __half22float2(*reinterpret_cast<const __half2*>(&s.x));
+    scale[1] = __half22float2(*reinterpret_cast<const __half2*>(&s.y));
+  }
+  template <int Step>
+  __device__ void step(unsigned (&a)[4]) const {
+    const uint4& q = words[Step / 2];
+    const unsigned first = (Step % 2 == 0 ? q.x : q.z) ^ 0x80808080u;
+    const unsigned second = (Step % 2 == 0 ? q.y : q.w) ^ 0x80808080u;
+    const unsigned bias = half_pair(1152.0f);  // a byte in the mantissa of 1024 is 1024 + byte, byte = code + 128
+    a[0] = subtract(__byte_perm(first, 0x64646464u, 0x4240), bias);
+    a[1] = subtract(__byte_perm(first, 0x64646464u, 0x4341), bias);
+    a[2] = subtract(__byte_perm(second, 0x64646464u, 0x4240), bias);
+    a[3] = subtract(__byte_perm(second, 0x64646464u, 0x4341), bias);
+  }
+};
+
+template <>
+struct Fragment<Format::kH16> {
+  static constexpr bool kOffset = false;
+  static constexpr float kUnit0 = 1, kUnit1 = 1, kOffset0 = 0, kOffset1 = 0;
+  uint4 words[4];
+  float2 scale[2];
+  __device__ void load(const std::uint8_t* chunk, int lane) {
+#pragma unroll
+    for (int s = 0; s < 4; ++s) words[s] = *reinterpret_cast<const uint4*>(chunk + s * 512 + lane * 16);
+    const float4 s = *reinterpret_cast<const float4*>(chunk + 2048 + (lane >> 2) * 16);
+    scale[0] = make_float2(s.x, s.y);
+    scale[1] = make_float2(s.z, s.w);
+  }
+  template <int Step>
+  __device__ void step(unsigned (&a)[4]) const {
+    a[0] = words[Step].x;
+    a[1] = words[Step].y;
+    a[2] = words[Step].z;
+    a[3] = words[Step].w;
+  }
+};
+
+// ---- the ring of copies
+
+#if __CUDA_ARCH__ >= 900
+__device__ inline void slot_init(std::uint64_t* barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)));
+}
+__device__ inline void slots_ready() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+#endif
+
+// The pieces of weights that a warp asks for, in the order in which it will multiply them.
+template <int Pieces>
+struct Cursor {
+  const DecodeOp* ops;
+  std::uint32_t op, end;  // index of the product, one past the last
+  std::uint32_t layer_ops, row_passes, head_passes;
+  std::uint32_t pass;
+  std::uint32_t tile, worker, workers, tiles;
+  std::uint32_t begin, count, at;  // chunks of the slice; those asked for
+  std::uint32_t slot;
+  std::uint32_t slots, slot_bytes;
+  std::uint8_t* ring;
+  std::uint64_t* barriers;
+
+  __device__ __forceinline__ void open() {
+    while (op < end) {
+      const DecodeOp& o = ops[op];
+      const MyPart part = my_part<Pieces>(o);
+      begin = slice_begin(o, part.slice);
+      count = slice_begin(o, part.slice + 1) - begin;
+      worker = part.worker;
+      workers = part.workers;
+      tiles = part.worker < part.workers && count > 0 ? o.tiles : 0;
+      tile = worker;
+      at = 0;
+      if (tile < tiles && pass < (op == layer_ops ? head_passes : row_passes)) return;
+      ++op;
+      pass = 0;
+    }
+  }
+
+  // Starts the next copy into the next slot; nothing when there is no more.
+  __device__ __forceinline__ void request() {
+    if (op < end) {
+      const DecodeOp& o = ops[op];
+      std::uint32_t t = tile;
+      std::uint32_t which = 0;
+      while (which + 1 < o.count && t >= o.segments[which].tiles) t -= o.segments[which++].tiles;
+      const std::uint32_t chunk = chunk_bytes(o.segments[which].format);
+      const std::uint32_t n = min(slot_bytes / chunk, count - at);
+      const std::uint8_t* from =
+          o.segments[which].data + (std::uint64_t{t} * o.chunks + begin + at) * chunk;
+      copy(from, n * chunk);
+      at += n;
+      if (at == count) {
+        at = 0;
+        tile += workers;
+        if (tile >= tiles) {
+          if (++pass >= (op == layer_ops ? head_passes : row_passes)) {
+            ++op;
+            pass = 0;
+          }
+          open();
+        }
+      }
+    }
+#if __CUDA_ARCH__ < 900
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+    if (++slot == slots) slot = 0;
+  }
+
+  __device__ __forceinline__ void copy(const std::uint8_t* from, std::uint32_t bytes) {
+    std::uint8_t* to = ring + slot * slot_bytes;
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x % 32 == 0) {
+      const unsigned barrier = shared_address(barriers + slot);
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+      asm volatile(
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+              shared_address(to)),
+          "l"(from), "r"(bytes), "r"(barrier)
+          : "memory");
+    }
+#else
+    for (std::uint32_t i = threadIdx.x % 32 * 16; i < bytes; i += 512)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to + i)), "l"(from + i) : "memory");
+#endif
+  }
+};
+
+// What a warp reads from its ring.
+struct Reader {
+  std::uint32_t slot = 0;
+  unsigned parity = 0;
+
+  __device__ void wait(std::uint64_t* barriers, std::uint32_t slots) const {
+#if __CUDA_ARCH__ >= 900
+    static_cast<void>(slots);
+    asm volatile(
+        "{\n.reg .pred p;\nagain: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra done;\nbra again;\n"
+        "done:\n}" ::"r"(shared_address(barriers + slot)),
+        "r"(parity)
+        : "memory");
+#else
+    static_cast<void>(barriers);
+    // As many groups are under way as there are slots; the oldest must have ended.
+    switch (slots) {
+      case 1: asm volatile("cp.async.wait_group 0;" ::: "memory"); break;
+      case 2: asm volatile("cp.async.wait_group 1;" ::: "memory"); break;
+      case 3: asm volatile("cp.async.wait_group 2;" ::: "memory"); break;
+      case 4: asm volatile("cp.async.wait_group 3;" ::: "memory"); break;
+      case 5: asm volatile("cp.async.wait_group 4;" ::: "memory"); break;
+      case 6: asm volatile("cp.async.wait_group 5;" ::: "memory"); break;
+      case 7: asm volatile("cp.async.wait_group 6;" ::: "memory"); break;
+      default: asm volatile("cp.async.wait_group 7;" ::: "memory"); break;
+    }
+    __syncwarp();
+#endif
+  }
+  __device__ void next(std::uint32_t slots) {
+    if (++slot == slots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// ---- the product
+
+// Adds a chunk to the sums: sum[n] are rows r and r + 8 (r = lane / 4) of columns n * 8 + 2 (lane % 4) and the next.
+template <Format F, int Tiles>
+__device__ __forceinline__ void add_chunk(const std::uint8_t* from, const std::uint32_t* const (&reads)[Tiles],
+                                 std::uint32_t step_words, std::uint32_t chunk, const float* sums, int lane,
+                                 float (&sum)[Tiles][4]) {
+  Fragment<F> weights;
+  weights.load(from, lane);
+#pragma unroll
+  for (int block = 0; block < 2; ++block) {
+    unsigned a0[4];
+    unsigned a1[4];
+    if (block == 0) {
+      weights.template step<0>(a0);
+      weights.template step<1>(a1);
+    } else {
+      weights.template step<2>(a0);
+      weights.template step<3>(a1);
+    }
+#pragma unroll
+    for (int n = 0; n < Tiles; ++n) {
+      const std::uint32_t* step = reads[n] + (chunk * 4 + block * 2) * step_words;
+      const uint4 b0 = *reinterpret_cast<const uint4*>(step);
+      const uint4 b1 = *reinterpret_cast<const uint4*>(step + step_words);
+      float d[4] = {0, 0, 0, 0};
+      if constexpr (Fragment<F>::kOffset) {
+        const float2 x = *reinterpret_cast<const float2*>(sums + (chunk * 2 + block) * (8 * Tiles) + n * 8);
+        d[0] = x.x * Fragment<F>::kOffset0;
+        d[1] = x.y * Fragment<F>::kOffset0;
+        d[2] = x.x * Fragment<F>::kOffset1;
+        d[3] = x.y * Fragment<F>::kOffset1;
+      }
+      mma(d, a0, b0.x, b0.y);
+      mma(d, a0, b0.z, b0.w);
+      mma(d, a1, b1.x, b1.y);
+      mma(d, a1, b1.z, b1.w);
+      sum[n][0] = fmaf(weights.scale[block].x, d[0], sum[n][0]);
+      sum[n][1] = fmaf(weights.scale[block].x, d[1], sum[n][1]);
+      sum[n][2] = fmaf(weights.scale[block].y, d[2], sum[n][2]);
+      sum[n][3] = fmaf(weights.scale[block].y, d[3], sum[n][3]);
+    }
+  }
+}
+
+template <Format F, int Tiles>
+__device__ __forceinline__ void multiply_slice(Cursor<Tiles>& cursor, Reader& reader, const Operand& x,
+                                      const std::uint32_t* const (&reads)[Tiles], std::uint32_t first_chunk,
+                                      std::uint32_t count, int lane, float (&sum)[Tiles][4]) {
+  constexpr std::uint32_t kBytes = chunk_bytes(F);
+  const std::uint32_t at_once = cursor.slot_bytes / kBytes;
+  const std::uint32_t step_words = x.rows * kStepWords;
+  const float* sums = x.sums + 2 * (lane % 4);
+  for (std::uint32_t at = 0; at < count; at += at_once) {
+    reader.wait(cursor.barriers, cursor.slots);
+    const std::uint8_t* stage = cursor.ring + reader.slot * cursor.slot_bytes;
+    const std::uint32_t n = min(at_once, count - at);
+    for (std::uint32_t c = 0; c < n; ++c)
+      add_chunk<F, Tiles>(stage + c * kBytes, reads, step_words, first_chunk + at + c, sums, lane, sum);
+    __syncwarp();
+    cursor.request();
+    reader.next(cursor.slots);
+  }
+#pragma unroll
+  for (int n = 0; n < Tiles; ++n) {
+    sum[n][0] *= Fragment<F>::kUnit0;
+    sum[n][1] *= Fragment<F>::kUnit0;
+    sum[n][2] *= Fragment<F>::kUnit1;
+    sum[n][3] *= Fragment<F>::kUnit1;
+  }
+}
+
+// One pass of a product: the operand in shared memory times all tiles of this block; out [parts * Tiles][out_rows]
+// [width], rows first_row .. of it. `reduce`: [2][warps][16 * rows].
+template <int Tiles>
+__device__ __noinline__ void product(Cursor<Tiles>& shared_cursor, Reader& shared_reader, const DecodeOp& op,
+                                     const MyPart& shared_part, const Operand& shared_x, float* reduce, float* out,
+                                     std::uint32_t out_rows, std::uint32_t first_row) {
+  // In registers from here on.
+  Cursor<Tiles> cursor = shared_cursor;
+  Reader reader = shared_reader;
+  const MyPart part = shared_part;
+  const Operand x = shared_x;
+  constexpr std::uint32_t kGroupWarps = kSlices / Tiles;
+  const int lane = threadIdx.x % 32;
+  const std::uint32_t warp = threadIdx.x / 32;
+  const std::uint32_t group = warp / kGroupWarps;
+  const std::uint32_t rows = x.rows;
+  const std::uint32_t begin = slice_begin(op, part.slice);
+  const std::uint32_t count = slice_begin(op, part.slice + 1) - begin;
+  // Columns of B without a row read the last one's; nobody reads their sums.
+  const std::uint32_t* reads[Tiles];
+  float2 scales[Tiles];
+#pragma unroll
+  for (int n = 0; n < Tiles; ++n) {
+    reads[n] = x.steps + min(n * 8 + lane / 4u, rows - 1) * kStepWords + (lane % 4) * 4;
+    scales[n] = *reinterpret_cast<const float2*>(x.scales + (part.slice - part.slice0) * x.pitch + n * 8 + 2 * (lane % 4));
+  }
+  if (part.worker >= part.workers) return;  // this block has nothing to do, and asked for nothing
+  out += std::size_t{part.index} * out_rows * op.width;
+  unsigned flip = 0;
+  for (std::uint32_t tile = part.worker; tile < op.tiles; tile += part.workers) {
+    std::uint32_t t = tile;
+    std::uint32_t which = 0;
+    while (which + 1 < op.count && t >= op.segments[which].tiles) t -= op.segments[which++].tiles;
+    const DecodeSegment& segment = op.segments[which];
+    float sum[Tiles][4] = {};
+    switch (segment.format) {
+      case Format::kQ4:
+        multiply_slice<Format::kQ4, Tiles>(cursor, reader, x, reads, begin - part.chunk0, count, lane, sum);
+        break;
+      case Format::kQ8:
+        multiply_slice<Format::kQ8, Tiles>(cursor, reader, x, reads, begin - part.chunk0, count, lane, sum);
+        break;
+      case Format::kH16:
+        multiply_slice<Format::kH16, Tiles>(cursor, reader, x, reads, begin - part.chunk0, count, lane, sum);
+        break;
+    }
+#pragma unroll
+    for (int n = 0; n < Tiles; ++n) {
+      sum[n][0] *= scales[n].x;
+      sum[n][1] *= scales[n].y;
+      sum[n][2] *= scales[n].x;
+      sum[n][3] *= scales[n].y;
+    }
+    const std::uint32_t r = t * kTileRows + lane / 4;
+    if constexpr (kGroupWarps == 1) {
+#pragma unroll
+      for (int n = 0; n < Tiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const std::uint32_t row = n * 8 + 2 * (lane % 4) + i % 2;
+          const std::uint32_t w = r + i / 2 * 8;
+          if (row < rows && w < segment.rows)
+            out[std::size_t{first_row + row} * op.width + segment.first_row + w] = sum[n][i];
+        }
+      }
+    } else {
+      flip ^= 1;
+      float* mine = reduce + (flip * kWarps + warp) * 16 * rows;
+#pragma unroll
+      for (int n = 0; n < Tiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const std::uint32_t row = n * 8 + 2 * (lane % 4) + i % 2;
+          if (row < rows) mine[row * 16 + lane / 4 + i / 2 * 8] = sum[n][i];
+        }
+      }
+      group_sync(1 + static_cast<int>(group), kGroupWarps * 32);
+      const float* all = reduce + (flip * kWarps + group * kGroupWarps) * 16 * rows;
+      for (std::uint32_t i = threadIdx.x % (kGroupWarps * 32); i < 16 * rows; i += kGroupWarps * 32) {
+        float v = all[i] + all[16 * rows + i];
+        if constexpr (kGroupWarps == 4) v = v + (all[2 * 16 * rows + i] + all[3 * 16 * rows + i]);
+        const std::uint32_t w = t * kTileRows + i % 16;
+        if (w < segment.rows) out[std::size_t{first_row + i / 16} * op.width + segment.first_row + w] = v;
+      }
+    }
+  }
+  shared_cursor = cursor;
+  shared_reader = reader;
+}
+
+}  // namespace gem::cuda

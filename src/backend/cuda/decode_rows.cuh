@@ -1,0 +1,140 @@
+// The stages between the products that go through whole rows: residual and norm, the feed-forward's activation.
+#pragma once
+
+#include "backend/cuda/decode_operand.cuh"
+
+namespace gem::cuda {
+
+// One row of the residual stream, by the whole block: r = in, or (in + rms(branch) * weight) * scale where there is
+// a branch; kept in `out` if that is given. Then, where there is a next norm, y = rms(r) * next, as the operand's
+// row or in `plain`.
+struct RowStep {
+  const float* in = nullptr;
+  float* out = nullptr;
+  const Parts* branch = nullptr;
+  std::uint32_t branch_row = 0;
+  const float* weight = nullptr;
+  float scale = 1;
+  const float* next = nullptr;
+  float up = 1;
+  const Operand* operand = nullptr;
+  std::uint32_t operand_row = 0;
+  float* plain = nullptr;
+};
+template <int Pieces>
+__device__ __noinline__ void row_step(DecodeShared& s, unsigned& flip, std::uint32_t width, float epsilon, const RowStep& step) {
+  float4 r[kRowVectors];
+  float squares = 0;
+  if (step.branch != nullptr) {
+    float4 v[kRowVectors];
+#pragma unroll
+    for (int i = 0; i < kRowVectors; ++i) {
+      const std::uint32_t col = (threadIdx.x + i * kThreads) * 4;
+      if (col >= width) continue;
+      r[i] = load4(step.in + col);
+      v[i] = load_sum4<Pieces>(*step.branch, step.branch_row, col);
+      squares += square_sum(v[i]);
+    }
+    const float norm = rsqrtf(block_sum(s, flip, squares) / static_cast<float>(width) + epsilon);
+#pragma unroll
+    for (int i = 0; i < kRowVectors; ++i) {
+      const std::uint32_t col = (threadIdx.x + i * kThreads) * 4;
+      if (col >= width) continue;
+      const float4 w = __ldg(reinterpret_cast<const float4*>(step.weight + col));
+      r[i].x = (r[i].x + v[i].x * norm * w.x) * step.scale;
+      r[i].y = (r[i].y + v[i].y * norm * w.y) * step.scale;
+      r[i].z = (r[i].z + v[i].z * norm * w.z) * step.scale;
+      r[i].w = (r[i].w + v[i].w * norm * w.w) * step.scale;
+      if (step.out != nullptr) *reinterpret_cast<float4*>(step.out + col) = r[i];
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kRowVectors; ++i) {
+      const std::uint32_t col = (threadIdx.x + i * kThreads) * 4;
+      if (col < width) r[i] = load4(step.in + col);
+    }
+  }
+  if (step.next == nullptr) return;
+  squares = 0;
+#pragma unroll
+  for (int i = 0; i < kRowVectors; ++i) {
+    if ((threadIdx.x + i * kThreads) * 4 < width) squares += square_sum(r[i]);
+  }
+  const float norm = rsqrtf(block_sum(s, flip, squares) / static_cast<float>(width) + epsilon);
+#pragma unroll
+  for (int i = 0; i < kRowVectors; ++i) {
+    const std::uint32_t col = (threadIdx.x + i * kThreads) * 4;
+    if (col - (threadIdx.x & 7u) * 4 >= (width + 63) / 64 * 64) break;
+    float4 y = make_float4(0, 0, 0, 0);
+    if (col < width) {
+      const float4 w = __ldg(reinterpret_cast<const float4*>(step.next + col));
+      y = make_float4(r[i].x * norm * w.x, r[i].y * norm * w.y, r[i].z * norm * w.z, r[i].w * norm * w.w);
+      if (step.plain != nullptr) *reinterpret_cast<float4*>(step.plain + col) = y;
+    }
+    if (step.operand != nullptr) store_operand(*step.operand, step.operand_row, col, y, step.up);
+  }
+}
+
+// One scale for all slices and rows.
+__device__ inline void fill_scales(const Operand& x, std::uint32_t slices, float up) {
+  for (std::uint32_t i = threadIdx.x; i < slices * x.pitch; i += kThreads) x.scales[i] = 1.0f / up;
+}
+
+// Rows of f32 as the block's columns of an operand. `index`: which rows; null: `first` on.
+__device__ inline void operand_from_rows(const float* rows, const std::uint32_t* index, std::uint32_t first,
+                                         std::uint32_t width, const Operand& x, float up) {
+  const std::uint32_t vectors = (x.chunk1 - x.chunk0) * 16;
+  for (std::uint32_t i = threadIdx.x; i < x.rows * vectors; i += kThreads) {
+    const std::uint32_t row = i / vectors;
+    const std::uint32_t col = x.chunk0 * 64 + i % vectors * 4;
+    const std::uint32_t from = index == nullptr ? first + row : index[first + row];
+    float4 v = make_float4(0, 0, 0, 0);
+    if (col < width) v = load4(rows + std::size_t{from} * width + col);
+    store_operand(x, row, col, v, up);
+  }
+}
+
+constexpr int kTeamWarps = 4;  // work on one slice of one row
+constexpr int kTeams = kWarps / kTeamWarps;
+constexpr int kTeamVectors = 2;  // float4 a thread: slices of up to 1,024 columns
+
+// gelu(gate) * up of one slice of one row as the operand, scaled by its own largest value. By a team of four warps.
+template <int Pieces>
+__device__ __noinline__ void activate_slice(float (*largest)[kTeamWarps], const DecodeOp& op, std::uint32_t ffn, const Parts& both,
+                               std::uint32_t row, std::uint32_t slice, const Operand& x, std::uint32_t operand_row) {
+  const std::uint32_t thread = threadIdx.x % (kTeamWarps * 32);
+  const int team = static_cast<int>(threadIdx.x) / (kTeamWarps * 32);
+  const std::uint32_t begin = slice_begin(op, slice) * 64;
+  const std::uint32_t end = slice_begin(op, slice + 1) * 64;
+  float4 y[kTeamVectors];
+  float most = 0;
+#pragma unroll
+  for (int i = 0; i < kTeamVectors; ++i) {
+    const std::uint32_t col = begin + (thread + i * kTeamWarps * 32) * 4;
+    y[i] = make_float4(0, 0, 0, 0);
+    if (col >= end || col >= ffn) continue;
+    const float4 g = load_sum4<Pieces>(both, row, col);
+    const float4 u = load_sum4<Pieces>(both, row, ffn + col);
+    y[i] = make_float4(gelu_tanh(g.x) * u.x, gelu_tanh(g.y) * u.y, gelu_tanh(g.z) * u.z, gelu_tanh(g.w) * u.w);
+    most = fmaxf(most, fmaxf(fmaxf(fabsf(y[i].x), fabsf(y[i].y)), fmaxf(fabsf(y[i].z), fabsf(y[i].w))));
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+  if (thread % 32 == 0) largest[team][thread / 32] = most;
+  group_sync(1 + team, kTeamWarps * 32);
+  most = fmaxf(fmaxf(largest[team][0], largest[team][1]), fmaxf(largest[team][2], largest[team][3]));
+  group_sync(1 + team, kTeamWarps * 32);
+  // 2^k with most * 2^k in [2^13, 2^14): from the exponent bits alone, so exact.
+  const int exponent = static_cast<int>((__float_as_uint(most) >> 23) & 255u);
+  const int k = exponent == 0 ? 0 : min(max(127 + 13 - exponent, -126), 126);
+  const float up = __uint_as_float(static_cast<unsigned>(127 + k) << 23);
+  if (thread == 0) x.scales[(slice - x.slice0) * x.pitch + operand_row] = __uint_as_float(static_cast<unsigned>(127 - k) << 23);
+#pragma unroll
+  for (int i = 0; i < kTeamVectors; ++i) {
+    const std::uint32_t col = begin + (thread + i * kTeamWarps * 32) * 4;
+    if (col - (threadIdx.x & 7u) * 4 >= end) break;
+    store_operand(x, operand_row, col, y[i], up);
+  }
+}
+
+}  // namespace gem::cuda

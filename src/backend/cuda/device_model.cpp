@@ -1,0 +1,186 @@
+#include "backend/cuda/device_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace gem::cuda {
+namespace {
+
+// A row after a norm is at most the square root of its width times the norm's largest weight. The power of two
+// that brings this to 2^15 at most, so that no half overflows.
+float normed_up(const std::vector<float>& weights) {
+  float largest = 0;
+  for (const float w : weights) largest = std::max(largest, std::fabs(w));
+  const double bound = std::sqrt(static_cast<double>(weights.size())) * std::max(double{largest}, 1e-6);
+  const int exponent = std::clamp(static_cast<int>(std::floor(std::log2(32768.0 / bound))), -60, 14);
+  return std::ldexp(1.0f, exponent);
+}
+
+DecodeOp make_op(std::initializer_list<const PackedMatrix*> matrices, std::uint32_t cols, const DecodeLimits& limits) {
+  DecodeOp op;
+  op.parts = limits.parts_of(cols);
+  for (const PackedMatrix* m : matrices) {
+    if (m->empty()) continue;
+    op.segments[op.count++] = {m->data.data(), m->tiles, m->rows, op.width, m->format};
+    op.tiles += m->tiles;
+    op.width += m->rows;
+    op.chunks = m->chunks;
+  }
+  return op;
+}
+
+}  // namespace
+
+DeviceModel::DeviceModel(const Geometry& geometry, const DecodeLimits& limits) : g_(geometry), limits_(limits) {
+  for (const LayerGeometry& l : g_.layers) {
+    if (g_.heads / l.kv_heads > kMaxGroup)
+      fail(ErrorCode::kRefused, "the cuda backend shares keys among at most {} query heads", kMaxGroup);
+    if (l.head_dim > 512 || l.head_dim % 8 != 0)
+      fail(ErrorCode::kRefused, "the cuda backend has no attention for heads {} wide", l.head_dim);
+    std::uint32_t& known = head_dims[l.kind == LayerKind::kSliding ? 0 : 1];
+    if (known != 0 && known != l.head_dim)
+      fail(ErrorCode::kRefused, "the cuda backend runs one head width for all layers of a kind, here are {} and {}",
+           known, l.head_dim);
+    known = l.head_dim;
+  }
+  if (g_.hidden > 8192 || g_.hidden % 4 != 0 || g_.ffn % 4 != 0 || g_.vocab % 4 != 0)
+    fail(ErrorCode::kRefused, "the cuda backend has no kernels for a hidden width of {}, {} and {}", g_.hidden, g_.ffn,
+         g_.vocab);
+}
+
+std::uint64_t DeviceModel::bytes(const Weights& w) const {
+  std::uint64_t sum = packed_bytes(w.token_embd);
+  for (const LayerWeights& l : w.layers) {
+    for (const Matrix* m : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) sum += packed_bytes(*m);
+    sum += (4 * std::uint64_t{g_.hidden} + l.q_norm.size() + l.k_norm.size()) * sizeof(float);
+  }
+  return sum;
+}
+
+void DeviceModel::load(const Weights& weights, cudaStream_t stream, const Progress& progress) {
+  const std::uint64_t total = bytes(weights);
+  std::uint64_t done = 0;
+  const auto note = [&](std::uint64_t more) {
+    done += more;
+    if (progress) progress(done, total);
+  };
+  std::vector<DeviceLayer> made;
+  {
+    Packer packer(stream);
+    for (std::size_t l = 0; l < g_.layers.size(); ++l) {
+      made.push_back(make_layer(weights.layers[l], l, packer, stream));
+      const DeviceLayer& d = made.back();
+      note(d.q.data.bytes() + d.k.data.bytes() + d.v.data.bytes() + d.o.data.bytes() + d.gate.data.bytes() +
+           d.up.data.bytes() + d.down.data.bytes());
+      attn_ups_.push_back(normed_up(weights.layers[l].attn_norm));
+      ffn_ups_.push_back(normed_up(weights.layers[l].ffn_norm));
+    }
+    table = packer.pack(weights.token_embd);
+    check(cudaStreamSynchronize(stream), "packing the weights");
+  }
+  output_norm.upload(weights.output_norm, stream);
+  output_up_ = normed_up(weights.output_norm);
+  frequency_tables[0].upload(make_frequencies(LayerKind::kSliding, weights), stream);
+  frequency_tables[1].upload(make_frequencies(LayerKind::kFull, weights), stream);
+  layers = std::move(made);
+  make_tables(stream);
+  check(cudaStreamSynchronize(stream), "packing the weights");
+  note(total - done);
+}
+
+DeviceLayer DeviceModel::make_layer(const LayerWeights& w, std::size_t index, Packer& packer,
+                                    cudaStream_t stream) const {
+  const LayerGeometry& lg = g_.layers[index];
+  DeviceLayer l;
+  l.q = packer.pack(w.q);
+  l.k = packer.pack(w.k);
+  l.v = packer.pack(w.v);
+  l.o = packer.pack(w.o);
+  l.gate = packer.pack(w.gate);
+  l.up = packer.pack(w.up);
+  l.down = packer.pack(w.down);
+  l.attn_norm.upload(w.attn_norm, stream);
+  l.q_norm.upload(w.q_norm, stream);
+  l.k_norm.upload(w.k_norm, stream);
+  l.post_attention_norm.upload(w.post_attention_norm, stream);
+  l.ffn_norm.upload(w.ffn_norm, stream);
+  l.post_ffw_norm.upload(w.post_ffw_norm, stream);
+  l.scale = w.output_scale;
+  l.shape = {g_.heads, lg.kv_heads, lg.head_dim, lg.value_from_key};
+  l.window = lg.kind == LayerKind::kSliding ? g_.window : 0;
+  l.query_width = g_.query_width(index);
+  l.kv_width = g_.kv_width(index);
+  return l;
+}
+
+void DeviceModel::make_tables(cudaStream_t stream) {
+  std::vector<DecodeLayer> decode_layers;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const DeviceLayer& l = layers[i];
+    DecodeLayer d;
+    d.attn_norm = l.attn_norm.data();
+    d.q_norm = l.q_norm.data();
+    d.k_norm = l.k_norm.data();
+    d.post_attention_norm = l.post_attention_norm.data();
+    d.ffn_norm = l.ffn_norm.data();
+    d.post_ffw_norm = l.post_ffw_norm.data();
+    d.frequencies = frequencies(l);
+    d.shape = l.shape;
+    d.window = l.window;
+    d.kind = l.window == 0 ? 1 : 0;
+    d.scale = l.scale;
+    d.attn_up = attn_ups_[i];
+    d.ffn_up = ffn_ups_[i];
+    decode_layers.push_back(d);
+    host_ops.push_back(make_op({&l.q, &l.k, &l.v}, g_.hidden, limits_));
+    host_ops.push_back(make_op({&l.o}, l.query_width, limits_));
+    host_ops.push_back(make_op({&l.gate, &l.up}, g_.hidden, limits_));
+    host_ops.push_back(make_op({&l.down}, g_.ffn, limits_));
+    sizes.attention_bytes = std::max(sizes.attention_bytes, decode_attention_bytes(l.shape));
+  }
+  host_ops.push_back(make_op({&table}, g_.hidden, limits_));
+  for (const DecodeOp& op : host_ops) {
+    sizes.most_parts = std::max(sizes.most_parts, op.parts);
+    sizes.most_part_chunks = std::max(sizes.most_part_chunks, (op.chunks + op.parts - 1) / op.parts);
+    for (std::uint32_t i = 0; i < op.count; ++i)
+      sizes.most_chunk_bytes = std::max(sizes.most_chunk_bytes, chunk_bytes(op.segments[i].format));
+  }
+  if (sizes.most_parts > limits_.processors)
+    fail(ErrorCode::kRefused, "this model needs a device with more than {} multiprocessors", limits_.processors);
+  decode_layers_.upload(decode_layers, stream);
+  decode_ops_.upload(host_ops, stream);
+  check(cudaStreamSynchronize(stream), "uploading tables");
+}
+
+std::vector<double> DeviceModel::make_frequencies(LayerKind kind, const Weights& w) const {
+  const bool full = kind == LayerKind::kFull;
+  std::vector<double> f;
+  for (const LayerGeometry& l : g_.layers) {
+    if (l.kind != kind) continue;
+    const std::size_t half = l.head_dim / 2;
+    for (std::size_t i = 0; i < half; ++i) {
+      f.push_back(std::pow(full ? g_.rope_base_full : g_.rope_base_sliding,
+                           -static_cast<double>(i) / static_cast<double>(half)));
+      if (full && !w.rope_divisors.empty()) f.back() /= double{w.rope_divisors[i]};
+    }
+    break;
+  }
+  return f;
+}
+
+void DeviceModel::describe(DecodeJob& job) const {
+  job.layers = decode_layers_.data();
+  job.ops = decode_ops_.data();
+  job.layer_count = static_cast<std::uint32_t>(layers.size());
+  job.hidden = g_.hidden;
+  job.ffn = g_.ffn;
+  job.vocab = g_.vocab;
+  job.epsilon = g_.norm_epsilon;
+  job.softcap = g_.softcap;
+  job.output_norm = output_norm.data();
+  job.output_up = output_up_;
+}
+
+}  // namespace gem::cuda

@@ -1,0 +1,64 @@
+// A model's weights on the device, and the tables by which the decode kernel finds them.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "backend/cuda/decode.h"
+#include "backend/cuda/packed.h"
+#include "backend/geometry.h"
+
+namespace gem::cuda {
+
+struct DeviceLayer {
+  PackedMatrix q, k, v, o, gate, up, down;
+  DeviceArray<float> attn_norm, q_norm, k_norm, post_attention_norm, ffn_norm, post_ffw_norm;
+  float scale = 1;
+  HeadShape shape;
+  std::uint32_t window = 0;  // 0: all keys
+  std::uint32_t query_width = 0, kv_width = 0;
+  std::uint32_t qkv_width() const { return query_width + kv_width * (shape.value_from_key ? 1 : 2); }
+};
+
+class DeviceModel {
+ public:
+  using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
+
+  // Error(kRefused) for geometries without kernels.
+  DeviceModel(const Geometry& geometry, const DecodeLimits& limits);
+  // Packs and uploads; `progress` may be empty. Error(kTooLarge) when the device has no room.
+  void load(const Weights& weights, cudaStream_t stream, const Progress& progress);
+  bool loaded() const { return !layers.empty(); }
+  // Bytes on the device, exact before loading.
+  std::uint64_t bytes(const Weights& weights) const;
+
+  const DecodeOp& op(std::size_t layer, std::size_t which) const { return host_ops[layer * kOpsOfLayer + which]; }
+  const DecodeOp& head() const { return host_ops.back(); }
+  const double* frequencies(const DeviceLayer& layer) const {
+    return frequency_tables[layer.window == 0 ? 1 : 0].data();
+  }
+  // Fills what a job knows of the model.
+  void describe(DecodeJob& job) const;
+
+  std::vector<DeviceLayer> layers;
+  PackedMatrix table;
+  DeviceArray<float> output_norm;
+  std::vector<DecodeOp> host_ops;
+  DecodeSizes sizes;
+  std::uint32_t head_dims[2] = {};  // of sliding and full layers; 0: there is none
+
+ private:
+  DeviceLayer make_layer(const LayerWeights& weights, std::size_t index, Packer& packer, cudaStream_t stream) const;
+  void make_tables(cudaStream_t stream);
+  std::vector<double> make_frequencies(LayerKind kind, const Weights& weights) const;
+
+  const Geometry& g_;
+  DecodeLimits limits_;
+  DeviceArray<double> frequency_tables[2];  // sliding, full
+  std::vector<float> attn_ups_, ffn_ups_;
+  float output_up_ = 1;
+  DeviceArray<DecodeLayer> decode_layers_;
+  DeviceArray<DecodeOp> decode_ops_;
+};
+
+}  // namespace gem::cuda

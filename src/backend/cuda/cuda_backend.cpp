@@ -14,6 +14,25 @@ namespace {
 constexpr std::uint32_t kFusedRows = 2;
 constexpr std::size_t kSmallestRound = 64 << 10;  // bytes of a round's description
 
+void print_trace(const std::vector<long long>& all, std::size_t layers, std::size_t blocks) {
+  static int calls = 0;
+  if (++calls != 12) return;
+  const char* names[] = {"rows", "qkv", "bar", "attend", "bar", "merge", "o", "bar", "rows", "gateup", "bar", "act", "down", "bar"};
+  const std::size_t points = layers * kTracePoints + 8;
+  for (const std::size_t l : {3u, 5u, 20u}) {
+    for (std::size_t p = 0; p + 1 < kTracePoints; ++p) {
+      double sum = 0, most = 0, least = 1e30;
+      for (std::size_t b = 0; b < blocks; ++b) {
+        const long long* at = all.data() + b * points + l * kTracePoints + p;
+        const double d = static_cast<double>(at[1] - at[0]);
+        sum += d, most = std::max(most, d), least = std::min(least, d);
+      }
+      fmt::print("layer {} {:8} mean {:8.0f} least {:8.0f} most {:8.0f}\n", l, names[p], sum / static_cast<double>(blocks), least, most);
+    }
+  }
+  fmt::print("layers {} cycles a layer\n", static_cast<double>(all[(layers - 1) * kTracePoints] - all[0]) / static_cast<double>(layers - 1));
+}
+
 }  // namespace
 
 CudaBackend::CudaBackend(const Geometry& geometry, const Weights& weights, const CudaDevice& device)
@@ -106,12 +125,12 @@ void CudaBackend::reserve() {
     const DeviceLayer& l = model_.layers[i];
     const DecodeOp* ops = &model_.op(i, 0);
     qkv = std::max(qkv, std::size_t{ops[0].parts} * ops[0].width);
-    branch = std::max(branch, std::size_t{std::max(ops[1].parts, ops[3].parts)} * g_.hidden);
+    branch = std::max(branch, std::max<std::size_t>(ops[1].parts, ops[3].parts) * g_.hidden);
     both = std::max(both, std::size_t{ops[2].parts} * ops[2].width);
     query = std::max<std::size_t>(query, l.query_width);
     for (std::size_t o = 0; o < kOpsOfLayer; ++o) {
       steps = std::max<std::size_t>(steps, ops[o].chunks);
-      slices = std::max<std::size_t>(slices, ops[o].parts * kSlices);
+      slices = std::max(slices, std::size_t{ops[o].parts} * kSlices);
     }
     prompt_qkv = std::max<std::size_t>(prompt_qkv, l.qkv_width());
     expanded = std::max({expanded, std::size_t{l.qkv_width()} * g_.hidden, std::size_t{l.query_width} * g_.hidden});
@@ -130,6 +149,7 @@ void CudaBackend::reserve() {
     for (int kind = 0; kind < 2; ++kind)
       sums = std::max(sums, std::size_t{units_[kind]} * g_.heads * model_.head_dims[kind]);
     sums_.reserve(sums);
+    turns_.reserve(std::size_t{decode_rows_} * 2 * kMostPairs);
     stats_.reserve(std::size_t{std::max(units_[0], units_[1])} * g_.heads);
   }
   query_.reserve(std::size_t{rows_} * query);
@@ -201,6 +221,7 @@ DecodeJob CudaBackend::job(std::uint32_t phases) const {
   j.query = query_.data();
   j.sums = sums_.data();
   j.stats = stats_.data();
+  j.turns = turns_.data();
   j.operand = operand_.data();
   j.operand_sums = operand_sums_.data();
   j.operand_scales = operand_scales_.data();
@@ -214,8 +235,13 @@ DecodeJob CudaBackend::job(std::uint32_t phases) const {
 void CudaBackend::run_stage(std::uint32_t layer, std::uint32_t phases) {
   if (decode_rows_ == 0) return;
   DecodeJob j = job(phases);
-  j.first_layer = layer;
-  j.last_layer = layer + 1;
+  const std::uint32_t which = phases & kPhaseQkv                      ? 0
+                              : phases & (kPhasePrepare | kPhaseAttend | kPhaseOut) ? 1
+                              : phases & kPhaseGateUp                 ? 2
+                                                                      : 3;
+  j.first_op = layer * kOpsOfLayer + which;
+  // A branch is added, and the feed-forward activated, with what comes before the next product.
+  j.end_op = j.first_op + (phases & (kPhaseAddOut | kPhaseAddDown | kPhaseActivate) ? 2 : 1);
   check(cudaMemsetAsync(barrier_, 0, sizeof(unsigned), stream_), "a stage");
   decode(j, limits_, model_.sizes, stream_);
 }
@@ -267,7 +293,8 @@ void CudaBackend::ffn_output(std::uint32_t layer) {
 
 void CudaBackend::final_norm() {
   DecodeJob j = job(kPhaseFinal);
-  j.first_layer = j.last_layer = j.layer_count;
+  j.first_op = j.layer_count * kOpsOfLayer;
+  j.end_op = j.first_op + 1;
   check(cudaMemsetAsync(barrier_, 0, sizeof(unsigned), stream_), "a stage");
   decode(j, limits_, model_.sizes, stream_);
 }
@@ -275,7 +302,8 @@ void CudaBackend::final_norm() {
 void CudaBackend::head() {
   if (logit_count_ == 0) return;
   DecodeJob j = job(kPhaseHead);
-  j.first_layer = j.last_layer = j.layer_count;
+  j.first_op = j.layer_count * kOpsOfLayer;
+  j.end_op = j.first_op + 1;
   check(cudaMemsetAsync(barrier_, 0, sizeof(unsigned), stream_), "a stage");
   decode(j, limits_, model_.sizes, stream_);
   fetch_logits();
@@ -299,15 +327,24 @@ bool CudaBackend::run_all() {
     prompt_ffn_input(layer);
     prompt_ffn_output(layer);
   }
-  const std::uint32_t phases = (decode_rows_ > 0 ? kPhasesOfLayer : 0u) | (finals_ > 0 ? kPhaseFinal : 0u) |
+  const std::uint32_t phases = (decode_rows_ > 0 ? static_cast<std::uint32_t>(kPhasesOfLayer) : 0u) | (finals_ > 0 ? kPhaseFinal : 0u) |
                                (logit_count_ > 0 ? kPhaseHead : 0u);
   if (phases != 0) {
     DecodeJob j = job(phases);
     j.whole = true;
     j.fused = decode_rows_ <= kFusedRows;
-    j.first_layer = decode_rows_ > 0 ? 0 : j.layer_count;
-    j.last_layer = j.layer_count;
+    j.first_op = decode_rows_ > 0 ? 0 : j.layer_count * kOpsOfLayer;
+    j.end_op = j.layer_count * kOpsOfLayer + (finals_ > 0 ? 1 : 0);
+    static const bool traced = std::getenv("GEM_CUDA_TRACE") != nullptr;
+    DeviceArray<long long> trace;
+    const std::size_t points = std::size_t{j.layer_count} * kTracePoints + 8;
+    if (traced) {
+      trace.resize(points * limits_.processors);
+      check(cudaMemsetAsync(trace.data(), 0, trace.bytes(), stream_), "trace");
+      j.trace = trace.data();
+    }
     decode(j, limits_, model_.sizes, stream_);
+    if (traced && j.fused) print_trace(trace.download(trace.size(), stream_), j.layer_count, limits_.processors);
   }
   if (logit_count_ > 0) fetch_logits();
   return true;

@@ -117,7 +117,7 @@ class CudaBackend final : public Backend {
 
   DeviceArray<float> residual_, between_, qkv_, branch_, both_, query_, sums_, operand_sums_, operand_scales_;
   DeviceArray<float> final_rows_, head_, logits_;
-  DeviceArray<float2> stats_;
+  DeviceArray<float2> stats_, turns_;
   DeviceArray<std::uint32_t> operand_;
   DeviceArray<float> prompt_qkv_, prompt_branch_, prompt_both_;
   DeviceArray<std::uint16_t> prompt_x_, prompt_attended_, prompt_activated_, expanded_;

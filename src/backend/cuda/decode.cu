@@ -1,6 +1,7 @@
 #include "backend/cuda/decode.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "backend/cuda/decode_attention.cuh"
 #include "backend/cuda/decode_product.cuh"
@@ -9,302 +10,307 @@
 namespace gem::cuda {
 namespace {
 
+// A block's way through a round. Everything is inlined and stays in registers: with most of the memory given to the
+// rings there is no cache that would hold a stack.
 template <int Pieces>
 struct Round {
   static constexpr std::uint32_t kRows = 8 * Pieces;  // of a pass
+  static constexpr std::uint32_t kOwnSlices = kSlices / Pieces;
 
-  const DecodeJob& job;
   DecodeShared& s;
+  float (*largest)[kTeamWarps];
+  const DecodeOp* ops;  // in shared memory
+  std::uint8_t* rings;
   std::uint8_t* region;
   float* reduce;
-  Cursor<Pieces> cursor;
-  Reader reader;
-  unsigned flip = 0;
-  unsigned target = 0;
-  float (*largest)[kTeamWarps];
+  long long* trace;
+  unsigned flip;
+  unsigned target;
 
-  __device__ void sync() { grid_sync(job.barrier, target); }
+  __device__ __forceinline__ void mark() {
+    if (trace != nullptr && thread_index() == 0) *trace++ = clock64();
+  }
+  __device__ __forceinline__ void sync(const DecodeJob& job) {
+    mark();
+    grid_sync(job.barrier, target);
+    mark();
+  }
+  // After rows were made: in shared memory for this block, or in global memory for all.
+  __device__ __forceinline__ void made(const DecodeJob& job, bool here) {
+    if (here) {
+      __syncthreads();
+      mark();
+    } else {
+      sync(job);
+    }
+  }
 
-  __device__ std::uint32_t rows_of(std::uint32_t total, std::uint32_t pass) const {
+  __device__ __forceinline__ std::uint32_t rows_of(std::uint32_t total, std::uint32_t pass) const {
     return min(kRows, total - pass * kRows);
   }
-
-  // The product of the rows that the global operand holds.
-  __device__ void multiply(const DecodeOp& op, float* out) {
-    const MyPart part = my_part<Pieces>(op);
-    for (std::uint32_t pass = 0; pass * kRows < job.row_count; ++pass) {
-      const std::uint32_t rows = rows_of(job.row_count, pass);
-      const Operand x = shared_operand<Pieces>(region, part, rows);
-      if (!job.fused) {
-        load_operand(global_operand<Pieces>(job, op, pass, rows), x, kSlices / Pieces);
-        __syncthreads();
-      }
-      product<Pieces>(cursor, reader, op, part, x, reduce, out, job.row_count, pass * kRows);
-      __syncthreads();  // before the next operand
-    }
-    sync();
+  __device__ __forceinline__ Operand operand(const DecodeJob& job, const DecodeOp& op, std::uint32_t pass, std::uint32_t rows, bool here) const {
+    return here ? shared_operand<Pieces>(region, my_part<Pieces>(op), rows)
+                : global_operand<Pieces>(job, op, pass, rows);
   }
 
-  // The norm before a product, after what is still to be added to the residual. Fused rounds leave the block's
-  // columns in shared memory, others all in global memory.
-  __device__ void rows_stage(const DecodeOp* op, const float* in, float* out, const Parts* branch,
-                             const float* weight, float scale, const float* next, float up) {
+  // The residual rows: a branch added, the next norm taken, as far as the phases ask for it.
+  __device__ __forceinline__ void rows(const DecodeJob& job, std::uint32_t o, std::uint32_t which, const DecodeLayer& layer,
+                                       const DecodeLayer& before) {
+    const DecodeOp& op = ops[o];
+    const bool final = which == 4;
+    const bool closes = which != 2;  // the layer before
+    const bool adds = o > job.first_op && (job.phases & (closes ? kPhaseAddDown : kPhaseAddOut));
+    const bool norms = job.phases & (final ? kPhaseFinal : closes ? kPhaseNormIn : kPhaseNormFfn);
+    if (!adds && !norms) return;
+    const Parts branch = {job.branch, adds ? ops[o - 1].parts : 0u, job.row_count, job.hidden};
+    const bool named = final && norms;  // rows are those of `finals`
+    const bool here = job.fused && norms && !final;
     RowStep step;
-    step.branch = branch;
-    step.weight = weight;
-    step.scale = scale;
-    step.next = next;
-    step.up = up;
-    const bool fused = job.fused && next != nullptr;
-    const std::uint32_t first = fused ? 0 : blockIdx.x;
-    const std::uint32_t stride = fused ? 1 : gridDim.x;
-    for (std::uint32_t row = first; row < job.row_count; row += stride) {
-      step.in = in + std::size_t{row} * job.hidden;
-      step.out = out != nullptr && (!fused || blockIdx.x == 0) ? out + std::size_t{row} * job.hidden : nullptr;
+    step.weight = closes ? before.post_ffw_norm : layer.post_attention_norm;
+    step.scale = closes ? before.scale : 1.0f;
+    step.next = !norms ? nullptr : final ? job.output_norm : closes ? layer.attn_norm : layer.ffn_norm;
+    step.up = closes ? layer.attn_up : layer.ffn_up;
+    // A whole round has the residual between the two halves of a layer in a place of its own: while some blocks
+    // still read the one before, others write it.
+    const float* in = closes && adds && job.whole ? job.between : job.residual;
+    float* out = closes || !job.whole ? job.residual : job.between;
+    const std::uint32_t count = named ? job.final_count : job.row_count;
+#pragma unroll 1
+    for (std::uint32_t i = here ? 0 : block_index(); i < count; i += here ? 1 : gridDim.x) {
+      const std::uint32_t row = named ? job.finals[i] : i;
+      // Rows of a prompt have gone through their layers before.
+      const bool own = adds && row < job.row_count;
+      step.adds = own;
+      step.branch = branch;
       step.branch_row = row;
-      Operand x = {};
-      if (next != nullptr) {
-        x = operand(*op, row / kRows, rows_of(job.row_count, row / kRows), fused);
-        step.operand = &x;
+      step.in = (named && !own ? job.residual : in) + std::size_t{row} * job.hidden;
+      step.out = adds && !named && (!here || block_index() == 0) ? out + std::size_t{row} * job.hidden : nullptr;
+      step.plain = named ? job.final_rows + std::size_t{i} * job.hidden : nullptr;
+      step.makes_operand = norms && !final;
+      if (step.makes_operand) {
+        step.operand = operand(job, op, row / kRows, rows_of(job.row_count, row / kRows), here);
         step.operand_row = row % kRows;
-        if (fused ? row == 0 : row % kRows == 0)
-          fill_scales(x, fused ? kSlices / Pieces : op->parts * kSlices, up);
+        if (row % kRows == 0) fill_scales(step.operand, here ? kOwnSlices : op.parts * kSlices, step.up);
       }
       row_step<Pieces>(s, flip, job.hidden, job.epsilon, step);
     }
-    if (fused) {
-      __syncthreads();
-    } else {
-      sync();
-    }
-  }
-  __device__ Operand operand(const DecodeOp& op, std::uint32_t pass, std::uint32_t rows, bool fused) const {
-    return fused ? shared_operand<Pieces>(region, my_part<Pieces>(op), rows) : global_operand<Pieces>(job, op, pass, rows);
+    made(job, here);
   }
 
-  __device__ void prepare(const DecodeLayer& layer, std::uint32_t index, const Parts& qkv) {
-    switch ((layer.shape.head_dim + 31) / 32) {
-      case 1: return prepare_all<32, Pieces>(job, layer, index, qkv);
-      case 2: return prepare_all<64, Pieces>(job, layer, index, qkv);
-      case 4: return prepare_all<128, Pieces>(job, layer, index, qkv);
-      case 8: return prepare_all<256, Pieces>(job, layer, index, qkv);
-      default: return prepare_all<512, Pieces>(job, layer, index, qkv);
+  __device__ __forceinline__ void heads(const DecodeJob& job, std::uint32_t o, std::uint32_t l, const DecodeLayer& layer) {
+    const DecodeOp& op = ops[o];
+    const std::uint32_t width = (layer.shape.head_dim + 31) / 32;
+    if (job.phases & kPhasePrepare) {
+      switch (width) {
+        case 1: prepare_all<32, Pieces>(s, ops, l); break;
+        case 2: prepare_all<64, Pieces>(s, ops, l); break;
+        case 4: prepare_all<128, Pieces>(s, ops, l); break;
+        case 8: prepare_all<256, Pieces>(s, ops, l); break;
+        default: prepare_all<512, Pieces>(s, ops, l); break;
+      }
+      sync(job);
     }
-  }
-  __device__ void attend(const DecodeLayer& layer, std::uint32_t index, const Parts& qkv) {
-    switch ((layer.shape.head_dim + 31) / 32) {
-      case 1: return attend_all<32, Pieces>(job, layer, index, qkv, region);
-      case 2: return attend_all<64, Pieces>(job, layer, index, qkv, region);
-      case 4: return attend_all<128, Pieces>(job, layer, index, qkv, region);
-      case 8: return attend_all<256, Pieces>(job, layer, index, qkv, region);
-      default: return attend_all<512, Pieces>(job, layer, index, qkv, region);
+    if (job.phases & kPhaseAttend) {
+      switch (width) {
+        case 1: attend_all<32, Pieces>(s, ops, l, region); break;
+        case 2: attend_all<64, Pieces>(s, ops, l, region); break;
+        case 4: attend_all<128, Pieces>(s, ops, l, region); break;
+        case 8: attend_all<256, Pieces>(s, ops, l, region); break;
+        default: attend_all<512, Pieces>(s, ops, l, region); break;
+      }
+      sync(job);
     }
-  }
-
-  __device__ void merge(const DecodeLayer& layer, const DecodeOp& op) {
+    if (!(job.phases & kPhaseMerge)) return;
+#pragma unroll 1
     for (std::uint32_t pass = 0; pass * kRows < job.row_count; ++pass) {
-      const std::uint32_t rows = rows_of(job.row_count, pass);
-      const Operand x = operand(op, pass, rows, job.fused);
-      if (job.fused || blockIdx.x == 0)
-        fill_scales(x, job.fused ? kSlices / Pieces : op.parts * kSlices, kAttendedUp);
+      const std::uint32_t count = rows_of(job.row_count, pass);
+      const Operand x = operand(job, op, pass, count, job.fused);
+      if (job.fused || block_index() == 0) fill_scales(x, job.fused ? kOwnSlices : op.parts * kSlices, kAttendedUp);
       const std::uint32_t vectors = (x.chunk1 - x.chunk0) * 16;
-      const std::uint32_t first = job.fused ? threadIdx.x : blockIdx.x * kThreads + threadIdx.x;
-      const std::uint32_t stride = job.fused ? kThreads : gridDim.x * kThreads;
-      for (std::uint32_t i = first; i < rows * vectors; i += stride) {
+      const std::uint32_t first = job.fused ? thread_index() : block_index() * kThreads + thread_index();
+#pragma unroll 1
+      for (std::uint32_t i = first; i < count * vectors; i += job.fused ? kThreads : gridDim.x * kThreads) {
         const std::uint32_t row = i / vectors;
         const std::uint32_t col = x.chunk0 * 64 + i % vectors * 4;
-        store_operand(x, row, col, merged(job, layer, pass * kRows + row, col), kAttendedUp);
+        store_operand(x, row, col, merged(job, s, layer, pass * kRows + row, col), kAttendedUp);
       }
     }
-    if (job.fused) {
-      __syncthreads();
-    } else {
-      sync();
-    }
+    made(job, job.fused);
   }
 
-  __device__ void activate(const DecodeOp& op, const Parts& both) {
-    const std::uint32_t team = threadIdx.x / (kTeamWarps * 32);
-    if (job.fused) {
-      const MyPart part = my_part<Pieces>(op);
-      const Operand x = shared_operand<Pieces>(region, part, job.row_count);
-      constexpr std::uint32_t kOwn = kSlices / Pieces;
-      for (std::uint32_t u = team; u < job.row_count * kOwn; u += kTeams)
-        activate_slice<Pieces>(largest, op, job.ffn, both, u / kOwn, part.slice0 + u % kOwn, x, u / kOwn);
-      __syncthreads();
-      return;
-    }
-    const std::uint32_t slices = op.parts * kSlices;
-    for (std::uint32_t u = blockIdx.x * kTeams + team; u < job.row_count * slices; u += gridDim.x * kTeams) {
-      const std::uint32_t row = u / slices;
-      const Operand x = global_operand<Pieces>(job, op, row / kRows, rows_of(job.row_count, row / kRows));
-      activate_slice<Pieces>(largest, op, job.ffn, both, row, u % slices, x, row % kRows);
-    }
-    sync();
-  }
-
-  // Layer structures in shared memory, two at a time.
-  __device__ void fetch(std::uint32_t layer) {
-    if (layer >= job.last_layer) return;
-    const auto copy = [](void* to, const void* from, std::size_t bytes) {
-      for (std::size_t i = threadIdx.x; i < bytes / 4; i += kThreads)
-        static_cast<std::uint32_t*>(to)[i] = __ldg(static_cast<const std::uint32_t*>(from) + i);
-    };
-    copy(&s.layers[layer % 2], job.layers + layer, sizeof(DecodeLayer));
-    copy(s.ops[layer % 2], job.ops + layer * kOpsOfLayer, sizeof(DecodeOp) * kOpsOfLayer);
-  }
-
-  __device__ void run_layers() {
-    fetch(job.first_layer);
-    __syncthreads();
-    for (std::uint32_t l = job.first_layer; l < job.last_layer; ++l) {
-      const DecodeLayer& layer = s.layers[l % 2];
-      const DecodeOp* ops = s.ops[l % 2];
-      const DecodeLayer& before = s.layers[(l + 1) % 2];
-      const Parts qkv = {job.qkv, ops[0].parts, job.row_count, ops[0].width};
-      const Parts attended = {job.branch, ops[1].parts, job.row_count, job.hidden};
-      const Parts both = {job.both, ops[2].parts, job.row_count, ops[2].width};
-      const Parts fed = {job.branch, ops[3].parts, job.row_count, job.hidden};
-      const std::uint32_t phases = job.phases;
-      if (phases & kPhaseNormIn) {
-        if (job.whole && l > job.first_layer) {
-          const Parts last = {job.branch, s.ops[(l + 1) % 2][3].parts, job.row_count, job.hidden};
-          rows_stage(&ops[0], job.between, job.residual, &last, before.post_ffw_norm, before.scale, layer.attn_norm,
-                     layer.attn_up);
-        } else {
-          rows_stage(&ops[0], job.residual, nullptr, nullptr, nullptr, 1, layer.attn_norm, layer.attn_up);
-        }
-      }
-      if (phases & kPhaseQkv) {
-        fetch(l + 1);
-        multiply(ops[0], job.qkv);
-      }
-      if (phases & kPhasePrepare) {
-        prepare(layer, l, qkv);
-        sync();
-      }
-      if (phases & kPhaseAttend) {
-        attend(layer, l, qkv);
-        sync();
-      }
-      if (phases & kPhaseMerge) merge(layer, ops[1]);
-      if (phases & kPhaseOut) multiply(ops[1], job.branch);
-      if (phases & (kPhaseAddOut | kPhaseNormFfn)) {
-        // Alone, the two leave and find the residual where every stage does.
-        rows_stage(&ops[2], job.residual, job.whole ? job.between : job.residual,
-                   phases & kPhaseAddOut ? &attended : nullptr, layer.post_attention_norm, 1.0f,
-                   phases & kPhaseNormFfn ? layer.ffn_norm : nullptr, layer.ffn_up);
-      }
-      if (phases & kPhaseGateUp) multiply(ops[2], job.both);
-      if (phases & kPhaseActivate) activate(ops[3], both);
-      if (phases & kPhaseDown) multiply(ops[3], job.branch);
-      if ((phases & kPhaseAddDown) && !job.whole)
-        rows_stage(nullptr, job.residual, job.residual, &fed, layer.post_ffw_norm, layer.scale, nullptr, 1);
-    }
-  }
-
-  // The rows after the final norm; a whole round still has the last layer's branch to add.
-  __device__ void run_final() {
-    RowStep step;
-    Parts fed = {};
-    const bool pending = job.whole && job.last_layer > job.first_layer;
-    if (pending) {
-      const DecodeLayer& layer = s.layers[(job.last_layer - 1) % 2];
-      fed = {job.branch, s.ops[(job.last_layer - 1) % 2][3].parts, job.row_count, job.hidden};
-      step.weight = layer.post_ffw_norm;
-      step.scale = layer.scale;
-    }
-    step.next = job.output_norm;
-    for (std::uint32_t i = blockIdx.x; i < job.final_count; i += gridDim.x) {
-      const std::uint32_t row = job.finals[i];
-      // Rows of a prompt have gone through their layers before.
-      const bool mine = pending && row < job.row_count;
-      step.branch = mine ? &fed : nullptr;
-      step.branch_row = row;
-      step.in = (mine ? job.between : job.residual) + std::size_t{row} * job.hidden;
-      step.plain = job.final_rows + std::size_t{i} * job.hidden;
-      row_step<Pieces>(s, flip, job.hidden, job.epsilon, step);
-    }
-    sync();
-  }
-
-  // Pass after pass, so that partial sums are kept for one pass only.
-  __device__ void run_head() {
-    const DecodeOp& op = job.ops[job.layer_count * kOpsOfLayer];
+  __device__ __forceinline__ void activate(const DecodeJob& job, std::uint32_t o) {
+    if (!(job.phases & kPhaseActivate)) return;
+    const DecodeOp& op = ops[o];
+    const Parts both = {job.both, ops[o - 1].parts, job.row_count, ops[o - 1].width};
+    const std::uint32_t team = thread_index() / (kTeamWarps * 32);
+    // Slices of rows: those of this block's columns, or all, shared out.
     const MyPart part = my_part<Pieces>(op);
-    for (std::uint32_t pass = 0; pass * kRows < job.logit_count; ++pass) {
-      const std::uint32_t rows = rows_of(job.logit_count, pass);
-      const Operand x = shared_operand<Pieces>(region, part, rows);
-      fill_scales(x, kSlices / Pieces, job.output_up);
-      operand_from_rows(job.final_rows, job.logit_rows, pass * kRows, job.hidden, x, job.output_up);
-      __syncthreads();
-      product<Pieces>(cursor, reader, op, part, x, reduce, job.head, rows, 0);
-      sync();
-      const Parts parts = {job.head, op.parts, rows, job.vocab};
-      float* logits = job.logits + std::size_t{pass} * kRows * job.vocab;
-      const std::uint32_t vectors = job.vocab / 4;
-      for (std::uint32_t i = blockIdx.x * kThreads + threadIdx.x; i < rows * vectors; i += gridDim.x * kThreads) {
-        const std::uint32_t row = i / vectors;
-        const std::uint32_t col = i % vectors * 4;
-        float4 v = load_sum4<Pieces>(parts, row, col);
-        if (job.softcap > 0) {
-          v.x = job.softcap * tanhf(v.x / job.softcap);
-          v.y = job.softcap * tanhf(v.y / job.softcap);
-          v.z = job.softcap * tanhf(v.z / job.softcap);
-          v.w = job.softcap * tanhf(v.w / job.softcap);
-        }
-        *reinterpret_cast<float4*>(logits + std::size_t{row} * job.vocab + col) = v;
+    const std::uint32_t slices = job.fused ? kOwnSlices : op.parts * kSlices;
+    const std::uint32_t slice0 = job.fused ? part.slice0 : 0;
+    const std::uint32_t first = job.fused ? team : block_index() * kTeams + team;
+#pragma unroll 1
+    for (std::uint32_t u = first; u < job.row_count * slices; u += job.fused ? kTeams : gridDim.x * kTeams) {
+      const std::uint32_t row = u / slices;
+      const Operand x = operand(job, op, row / kRows, rows_of(job.row_count, row / kRows), job.fused);
+      activate_slice<Pieces>(largest, op, job.ffn, both, row, slice0 + u % slices, x, row % kRows);
+    }
+    made(job, job.fused);
+  }
+
+  __device__ __forceinline__ void finish_logits(const DecodeJob& job, const DecodeOp& op, std::uint32_t count, std::uint32_t pass) {
+    const Parts parts = {job.head, op.parts, count, job.vocab};
+    float* logits = job.logits + std::size_t{pass} * kRows * job.vocab;
+    const std::uint32_t vectors = job.vocab / 4;
+#pragma unroll 1
+    for (std::uint32_t i = block_index() * kThreads + thread_index(); i < count * vectors; i += gridDim.x * kThreads) {
+      const std::uint32_t row = i / vectors;
+      const std::uint32_t col = i % vectors * 4;
+      PartSum<Pieces, float4, Pieces == 4 ? 8 : 4> sum;
+      sum.issue(parts, row, col);
+      float4 v = sum.total(parts, row, col);
+      if (job.softcap > 0) {
+        v.x = job.softcap * tanhf(v.x / job.softcap);
+        v.y = job.softcap * tanhf(v.y / job.softcap);
+        v.z = job.softcap * tanhf(v.z / job.softcap);
+        v.w = job.softcap * tanhf(v.w / job.softcap);
       }
-      if ((pass + 1) * kRows < job.logit_count) sync();
+      *reinterpret_cast<float4*>(logits + std::size_t{row} * job.vocab + col) = v;
+    }
+  }
+
+  // What a layer is and where the rows' caches of it lie, into shared memory: asked for a layer ahead.
+  __device__ __forceinline__ void fetch(const DecodeJob& job, std::uint32_t layer) {
+    if (layer >= job.layer_count) return;
+    const auto copy = [](void* to, const void* from) {
+      asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to)), "l"(from) : "memory");
+    };
+    static_assert(sizeof(DecodeLayer) % 8 == 0 && sizeof(CacheLayer) == 24);
+    const std::uint32_t thread = thread_index();
+    if (thread < sizeof(DecodeLayer) / 8)
+      copy(reinterpret_cast<std::uint64_t*>(&s.layers[layer % 2]) + thread,
+           reinterpret_cast<const std::uint64_t*>(job.layers + layer) + thread);
+    if (thread < min(job.row_count, kCachedRows) * 3)
+      copy(reinterpret_cast<std::uint64_t*>(s.caches[layer % 2]) + thread,
+           reinterpret_cast<const std::uint64_t*>(s.rows[thread / 3].layers + layer) + thread % 3);
+  }
+  __device__ __forceinline__ void fetched() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+  // One product and what comes before it.
+  __device__ __forceinline__ void step(const DecodeJob& job, std::uint32_t o) {
+    const std::uint32_t l = o / kOpsOfLayer;
+    const bool is_head = o == job.layer_count * kOpsOfLayer;
+    const std::uint32_t which = is_head ? 4 : o % kOpsOfLayer;
+    const DecodeLayer& layer = s.layers[l % 2];
+    if (which == 0) mark();
+    if (which == 1) {
+      heads(job, o, l, layer);
+    } else if (which == 3) {
+      activate(job, o);
+    } else {
+      rows(job, o, which, layer, s.layers[(l + 1) % 2]);
+    }
+    const std::uint32_t wanted = which == 0   ? kPhaseQkv
+                                 : which == 1 ? kPhaseOut
+                                 : which == 2 ? kPhaseGateUp
+                                 : which == 3 ? kPhaseDown
+                                              : kPhaseHead;
+    if (!(job.phases & wanted)) return;
+    if (which == 0) fetch(job, l + 1);
+    const DecodeOp& op = ops[o];
+    const MyPart part = my_part<Pieces>(op);
+    const std::uint32_t total = is_head ? job.logit_count : job.row_count;
+    float* out = which == 0 ? job.qkv : which == 2 ? job.both : is_head ? job.head : job.branch;
+#pragma unroll 1
+    for (std::uint32_t pass = 0; pass * kRows < total; ++pass) {
+      const std::uint32_t count = rows_of(total, pass);
+      const Operand x = shared_operand<Pieces>(region, part, count);
+      if (is_head) {
+        fill_scales(x, kOwnSlices, job.output_up);
+        operand_from_rows(job.final_rows, job.logit_rows, pass * kRows, job.hidden, x, job.output_up);
+        __syncthreads();
+      } else if (!job.fused) {
+        load_operand(global_operand<Pieces>(job, op, pass, count), x, kOwnSlices);
+        __syncthreads();
+      }
+      product<Pieces>(s, ops, rings, region, reduce, o, count, out, is_head ? count : total, is_head ? 0 : pass * kRows);
+      if (is_head) {
+        // Pass after pass, so that partial sums are kept for one pass only.
+        sync(job);
+        finish_logits(job, op, count, pass);
+        if ((pass + 1) * kRows < total) sync(job);
+      } else {
+        __syncthreads();  // before the next operand
+      }
+    }
+    if (which == 0) fetched();  // read after the barrier
+    if (!is_head) sync(job);
+  }
+
+  __device__ __forceinline__ void run() {
+    fetch(s.job, s.job.first_op / kOpsOfLayer);
+    make_turns(s.job);
+    fetched();
+    __syncthreads();
+    // The turns are read by other blocks after a barrier; a lone stage may have none before its heads.
+    if (!s.job.whole) sync(s.job);
+#pragma unroll 1
+    for (std::uint32_t o = s.job.first_op; o < s.job.end_op; ++o) {
+      // To the compiler the job is another one at every step: nothing that is derived from it is kept in registers
+      // from one step to the next.
+      const DecodeJob* job = &s.job;
+      asm volatile("" : "+l"(job));
+      step(*job, o);
     }
   }
 };
 
 template <int Pieces>
-__global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_constant__ DecodeJob job) {
+__global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_constant__ DecodeJob given) {
   extern __shared__ __align__(128) std::uint8_t dynamic[];
   __shared__ DecodeShared shared;
   __shared__ float largest[kTeams][kTeamWarps];
-  const std::uint32_t warp = threadIdx.x / 32;
-  constexpr std::uint32_t kRows = 8 * Pieces;
+  static_assert(sizeof(DecodeJob) % 8 == 0 && sizeof(DecodeJob) / 8 <= kThreads);
+  if (threadIdx.x < sizeof(DecodeJob) / 8)
+    reinterpret_cast<std::uint64_t*>(&shared.job)[threadIdx.x] = reinterpret_cast<const std::uint64_t*>(&given)[threadIdx.x];
+  __syncthreads();
+  const DecodeJob& job = shared.job;
+  const std::uint32_t warp = thread_index() / 32;
 
-  Round<Pieces> round = {job, shared, dynamic + std::size_t{kWarps} * job.slots * job.slot_bytes, nullptr, {}, {}, 0, 0, largest};
-  round.reduce = reinterpret_cast<float*>(round.region + job.region_bytes);
-  Cursor<Pieces>& cursor = round.cursor;
-  const bool products = (job.phases & (kPhaseQkv | kPhaseOut | kPhaseGateUp | kPhaseDown)) != 0 && job.row_count > 0;
-  const bool head = (job.phases & kPhaseHead) != 0 && job.logit_count > 0;
-  cursor.ops = job.ops;
-  cursor.layer_ops = job.layer_count * kOpsOfLayer;
-  if (job.whole) {
-    cursor.op = products ? job.first_layer * kOpsOfLayer : cursor.layer_ops;
-    cursor.end = head ? cursor.layer_ops + 1 : job.last_layer * kOpsOfLayer;
-  } else {
-    // One stage, so at most one product.
-    const std::uint32_t which = job.phases & kPhaseQkv ? 0 : job.phases & kPhaseOut ? 1 : job.phases & kPhaseGateUp ? 2 : 3;
-    cursor.op = products ? job.first_layer * kOpsOfLayer + which : cursor.layer_ops;
-    cursor.end = products ? cursor.op + 1 : cursor.layer_ops + (head ? 1 : 0);
-  }
-  cursor.row_passes = (job.row_count + kRows - 1) / kRows;
-  cursor.head_passes = (job.logit_count + kRows - 1) / kRows;
-  cursor.pass = 0;
-  cursor.slot = 0;
-  cursor.slots = job.slots;
-  cursor.slot_bytes = job.slot_bytes;
-  cursor.ring = dynamic + std::size_t{warp} * job.slots * job.slot_bytes;
-  cursor.barriers = shared.barriers[warp];
-#if __CUDA_ARCH__ >= 900
+  DecodeOp* ops = reinterpret_cast<DecodeOp*>(dynamic);
+  const std::uint32_t op_words = (job.layer_count * kOpsOfLayer + 1) * (sizeof(DecodeOp) / 16);
+#pragma unroll 1
+  for (std::uint32_t i = thread_index(); i < op_words; i += kThreads)
+    reinterpret_cast<uint4*>(ops)[i] = __ldg(reinterpret_cast<const uint4*>(job.ops) + i);
+#pragma unroll 1
+  for (std::uint32_t i = thread_index(); i < min(job.row_count, kCachedRows); i += kThreads) shared.rows[i] = job.rows[i];
+  std::uint8_t* rings = dynamic + (op_words * 16 + 127) / 128 * 128;
+  std::uint8_t* region = rings + kWarps * job.slots * job.slot_bytes;
   if (threadIdx.x % 32 == 0) {
-    for (std::uint32_t i = 0; i < job.slots; ++i) slot_init(cursor.barriers + i);
+    shared.cursors[warp] = {job.first_op, 0, Cursor<Pieces>::kFirstTile, 0, 0};
+    shared.readers[warp] = {0, 0};
+#if __CUDA_ARCH__ >= 900
+#pragma unroll 1
+    for (std::uint32_t i = 0; i < job.slots; ++i) slot_init(shared.barriers[warp] + i);
     slots_ready();
-  }
-  __syncwarp();
 #endif
-  cursor.open();
-  for (std::uint32_t i = 0; i < job.slots; ++i) cursor.request();
-
-  if (job.phases & 4095) round.run_layers();
-  if (job.phases & kPhaseFinal) round.run_final();
-  if (job.phases & kPhaseHead) round.run_head();
+  }
+  __syncthreads();  // the products and rows are there
+  {
+    Cursor<Pieces> cursor(shared, job, ops, rings);
+#pragma unroll 1
+    for (std::uint32_t i = 0; i < job.slots; ++i) cursor.request();
+    cursor.leave(shared);
+  }
+  Round<Pieces> round = {shared,
+                         largest,
+                         ops,
+                         rings,
+                         region,
+                         reinterpret_cast<float*>(region + job.region_bytes),
+                         job.trace == nullptr ? nullptr : job.trace + block_index() * (std::size_t{job.layer_count} * kTracePoints + 8),
+                         0,
+                         0};
+  round.run();
 }
 
 template <int Pieces>
@@ -360,7 +366,10 @@ DecodeLimits DecodeLimits::of(int device) {
   check(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device), "asking for the device");
   limits.processors = static_cast<std::uint32_t>(value);
   check(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "asking for the device");
-  limits.shared_bytes = static_cast<std::uint32_t>(value - static_cast<int>(kDeclared));
+  // Not all of it: what is left is the first-level cache, which has to hold what does not fit the registers.
+  int most = 196 * 1024;
+  if (const char* e = std::getenv("GEM_SMEM_KB")) most = std::atoi(e) * 1024;
+  limits.shared_bytes = static_cast<std::uint32_t>(std::min(value, most) - static_cast<int>(kDeclared));
   return limits;
 }
 
@@ -393,13 +402,23 @@ void decode(DecodeJob job, const DecodeLimits& limits, const DecodeSizes& sizes,
   const std::size_t operand = chunks * 4 * in_pass * 64 + chunks * 2 * pass_rows * 4 + kSlices * pass_rows * 4;
   const std::size_t reduce = pieces < 4 ? std::size_t{2} * kWarps * 16 * in_pass * 4 : 0;
   job.region_bytes = static_cast<std::uint32_t>((std::max(operand, sizes.attention_bytes) + 127) / 128 * 128);
-  const std::size_t fixed = job.region_bytes + reduce;
+  const std::size_t ops = (std::size_t{job.layer_count} * kOpsOfLayer + 1) * sizeof(DecodeOp);
+  const std::size_t fixed = job.region_bytes + reduce + (ops + 127) / 128 * 128;
   job.slot_bytes = std::max(kSlotBytes, sizes.most_chunk_bytes);
   const std::size_t ring = std::size_t{kWarps} * job.slot_bytes;
   if (fixed + ring > limits.shared_bytes)
     raise(cudaErrorInvalidValue, "this model's rows do not fit the device's shared memory");
   job.slots = static_cast<std::uint32_t>(std::min<std::size_t>((limits.shared_bytes - fixed) / ring, kMostSlots));
+  if (const char* e = std::getenv("GEM_SLOTS")) job.slots = std::min(job.slots, static_cast<std::uint32_t>(std::atoi(e)));
   const std::size_t shared = fixed + job.slots * ring;
+  job.end_products = job.end_op;
+  if (!job.whole) {
+    // A lone stage has one product at most.
+    const std::uint32_t products = job.phases & (kPhaseQkv | kPhaseOut | kPhaseGateUp | kPhaseDown | kPhaseHead);
+    job.end_products = job.first_op + (products != 0 ? 1 : 0);
+  } else if (!(job.phases & kPhaseHead)) {
+    job.end_products = std::min(job.end_op, job.layer_count * kOpsOfLayer);
+  }
   switch (pieces) {
     case 1:
       return launch<1>(job, shared, limits, stream);

@@ -22,22 +22,20 @@ constexpr std::uint32_t kSlices = 4;         // of a part
 constexpr std::uint32_t kMostPassRows = 32;  // rows that share a reading of the weights
 constexpr std::uint32_t kOpsOfLayer = 4;
 
-// Matrices of one column count side by side: y = W x, matrix i's rows after those of the matrices before it.
-struct DecodeSegment {
-  const std::uint8_t* data = nullptr;
-  std::uint32_t tiles = 0;
-  std::uint32_t rows = 0;
-  std::uint32_t first_row = 0;  // in the result
-  Format format = Format::kQ4;
-};
+// Matrices of one column count side by side: y = W x, matrix i's rows after those of the matrices before it. All
+// products of a round lie in every block's shared memory.
 struct DecodeOp {
-  DecodeSegment segments[3];
-  std::uint32_t count = 0;   // segments
-  std::uint32_t tiles = 0;   // of all segments
-  std::uint32_t chunks = 0;  // of 64 columns
-  std::uint32_t parts = 0;
-  std::uint32_t width = 0;  // rows of all segments
+  const std::uint8_t* data[3] = {};
+  std::uint32_t rows[3] = {};
+  std::uint32_t tiles_end[3] = {};  // tiles of the matrices up to this one
+  std::uint16_t chunks = 0;         // of 64 columns
+  std::uint16_t parts = 0;
+  std::uint32_t width = 0;  // rows of all matrices
+  std::uint8_t format[4] = {};
+
+  std::uint32_t tiles() const { return tiles_end[2]; }
 };
+static_assert(sizeof(DecodeOp) == 64);
 
 struct DecodeLayer {
   const float* attn_norm = nullptr;
@@ -46,7 +44,6 @@ struct DecodeLayer {
   const float* post_attention_norm = nullptr;
   const float* ffn_norm = nullptr;
   const float* post_ffw_norm = nullptr;
-  const double* frequencies = nullptr;  // [head_dim / 2]: radians a position
   HeadShape shape;
   std::uint32_t window = 0;  // 0: all keys
   std::uint32_t kind = 0;    // index of RowInfo::first_unit
@@ -71,6 +68,9 @@ enum DecodePhase : std::uint32_t {
   kPhaseFinal = 4096,
   kPhaseHead = 8192,
 };
+// In order: start; rows; QKV, barrier; attention, barrier; merged; O, barrier; rows; gate and up, barrier; activated;
+// down, barrier.
+constexpr std::uint32_t kTracePoints = 15;
 constexpr std::uint32_t kPhasesOfLayer = 4095 & ~kPhasePrepare;
 
 // A round, as the kernel gets it. Rows of buffers are the round's decode rows; `finals` may name any row of
@@ -94,7 +94,9 @@ struct DecodeJob {
   std::uint32_t phases = 0;
   bool whole = false;  // from one phase to the next without the caller; else each reads and writes global memory
   bool fused = false;  // whole: every block makes the rows that it multiplies, without a barrier in between
-  std::uint32_t first_layer = 0, last_layer = 0;  // one past
+  // Products, and with each what comes before it: index of the first, one past the last. The head is the last one.
+  std::uint32_t first_op = 0, end_op = 0;
+  std::uint32_t end_products = 0;  // one past the last that is multiplied
 
   float* residual = nullptr;  // [rows, hidden]
   float* between = nullptr;   // [rows, hidden]: the residual between attention and the feed-forward
@@ -102,6 +104,9 @@ struct DecodeJob {
   float* branch = nullptr;
   float* both = nullptr;
   float* query = nullptr;  // [rows, heads * head_dim] (kPhasePrepare)
+  const double* frequencies[2] = {};  // of sliding and full layers, [head_dim / 2]: radians a position
+  std::uint32_t head_dims[2] = {};
+  float2* turns = nullptr;  // [rows][256 + 256]: cosine and sine of every pair's angle, sliding then full
   float* sums = nullptr;   // [units][heads][head_dim]
   float2* stats = nullptr;  // [units][heads]: maximum and sum
   std::uint32_t* operand = nullptr;   // of the next product, see decode_operand.cuh
@@ -111,6 +116,9 @@ struct DecodeJob {
   float* head = nullptr;        // [parts][logits][vocab]
   float* logits = nullptr;      // [logits, vocab]
   unsigned* barrier = nullptr;  // zero at the start
+  // Measuring: the clock of every block at its kTracePoints of every layer, [blocks][layers * kTracePoints + 4]; or
+  // null.
+  long long* trace = nullptr;
 
   std::uint32_t slots = 0, slot_bytes = 0;  // of a warp's ring
   std::uint32_t region_bytes = 0;           // of the operand or attention
@@ -150,6 +158,8 @@ std::uint32_t decode_pass_rows(const DecodeLimits& limits, std::uint32_t rows, s
 inline std::uint32_t decode_pieces(std::uint32_t pass_rows) {
   return pass_rows / 8;
 }
+
+constexpr std::uint32_t kMostPairs = 256;  // of a head
 
 // What a model needs of a block's shared memory, over all its products and layers.
 struct DecodeSizes {

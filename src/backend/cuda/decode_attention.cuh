@@ -19,6 +19,8 @@ struct Unit {
   static constexpr int kUnitWarps = D / 32;                 // that work on a unit
   static constexpr int kKeys = D / 4 < 32 ? 32 : D / 4;     // at a time
   static constexpr int kKeyTiles = kKeys / kUnitWarps / 8;  // tiles of 8 keys of a warp
+  static constexpr int kColumns = D / kUnitWarps;           // of the head's width, of a warp
+  static constexpr int kOutTiles = kColumns / 8;
   static constexpr int kThreadsOf = kUnitWarps * 32;
   static constexpr int kAtOnce = kWarps / kUnitWarps;  // units in a block
   static constexpr std::uint32_t kQueryStride = D + kRowPad;
@@ -30,9 +32,29 @@ struct Unit {
   }
 };
 
-__device__ inline void split(float x, __half* high, __half* low) {
+__device__ __forceinline__ void split(float x, __half* high, __half* low) {
   *high = __float2half_rn(x);
   *low = __float2half_rn(x - __half2float(*high));
+}
+
+// The angles of all rows: formed and reduced in float64, so that they stay exact at long positions.
+__device__ __forceinline__ void make_turns(const DecodeJob& job) {
+#pragma unroll 1
+  for (std::uint32_t i = block_index() * kThreads + thread_index(); i < job.row_count * 2 * kMostPairs;
+       i += gridDim.x * kThreads) {
+    const std::uint32_t kind = i / kMostPairs % 2;
+    const std::uint32_t pair = i % kMostPairs;
+    if (pair >= job.head_dims[kind] / 2) continue;
+    constexpr double kHalfTurn = 3.141592653589793238462643383280;
+    const double turns =
+        static_cast<double>(job.rows[i / (2 * kMostPairs)].position) * job.frequencies[kind][pair] / (2 * kHalfTurn);
+    float2 turn;
+    sincospif(static_cast<float>(2 * (turns - rint(turns))), &turn.y, &turn.x);
+    job.turns[i] = turn;
+  }
+}
+__device__ __forceinline__ const float2* turns_of(const DecodeJob& job, std::uint32_t row, std::uint32_t kind) {
+  return job.turns + (std::size_t{row} * 2 + kind) * kMostPairs;
 }
 
 enum class HeadKind { kQuery, kKey, kValue };
@@ -43,39 +65,52 @@ struct HeadVector {
   static constexpr int kPairs = D / 64 == 0 ? 1 : D / 64;
   float u[kPairs], v[kPairs];
 
+  // `turns`: cosine and sine of the row's angles.
   __device__ void load(const Parts& qkv, std::uint32_t row, std::uint32_t column, HeadKind kind,
-                       const DecodeLayer& layer, std::uint32_t position, float epsilon) {
-    const std::uint32_t lane = threadIdx.x % 32;
+                       const DecodeLayer& layer, const float2* turns, float epsilon) {
+    const std::uint32_t lane = thread_index() % 32;
     const std::uint32_t half = layer.shape.head_dim / 2;
+    const bool turned = kind != HeadKind::kValue;
+    const float* weight = kind == HeadKind::kQuery ? layer.q_norm : layer.k_norm;
+    float weights[kPairs][2];
+    float2 turn[kPairs];
     float squares = 0;
+    // Four pairs at a time: more do not fit the registers.
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const std::uint32_t p = lane + 32 * i;
-      u[i] = v[i] = 0;
-      if (p >= half) continue;
-      u[i] = load_sum<Pieces>(qkv, row, column + p);
-      v[i] = load_sum<Pieces>(qkv, row, column + half + p);
-      squares += u[i] * u[i] + v[i] * v[i];
+    for (int first = 0; first < kPairs; first += 4) {
+      constexpr int kBatch = Pieces == 4 ? 4 : 2;
+      PartSum<Pieces, float, kBatch> a[4], b[4];
+#pragma unroll
+      for (int k = 0; k < 4 && first + k < kPairs; ++k) {
+        const std::uint32_t p = lane + 32 * (first + k);
+        a[k].issue(qkv, row, column + p, p < half);
+        b[k].issue(qkv, row, column + half + p, p < half);
+        if (turned && p < half) {
+          weights[first + k][0] = __ldg(weight + p);
+          weights[first + k][1] = __ldg(weight + half + p);
+          turn[first + k] = __ldcg(turns + p);
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < 4 && first + k < kPairs; ++k) {
+        const std::uint32_t p = lane + 32 * (first + k);
+        u[first + k] = v[first + k] = 0;
+        if (p >= half) continue;
+        u[first + k] = a[k].total(qkv, row, column + p);
+        v[first + k] = b[k].total(qkv, row, column + half + p);
+        squares += u[first + k] * u[first + k] + v[first + k] * v[first + k];
+      }
     }
     const float scale = rsqrtf(warp_sum(squares) / static_cast<float>(2 * half) + epsilon);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      const std::uint32_t p = lane + 32 * i;
       u[i] *= scale;
       v[i] *= scale;
-      if (kind == HeadKind::kValue || p >= half) continue;
-      const float* weight = kind == HeadKind::kQuery ? layer.q_norm : layer.k_norm;
-      u[i] *= __ldg(weight + p);
-      v[i] *= __ldg(weight + half + p);
-      // The angle is formed and reduced in float64, so that it stays exact at long positions.
-      const double angle = static_cast<double>(position) * __ldg(layer.frequencies + p);
-      constexpr double kTurn = 6.283185307179586476925286766559;
-      const float a = static_cast<float>(angle - kTurn * rint(angle / kTurn));
-      float sine;
-      float cosine;
-      sincosf(a, &sine, &cosine);
-      const float x = u[i] * cosine - v[i] * sine;
-      v[i] = v[i] * cosine + u[i] * sine;
+      if (!turned || lane + 32 * i >= half) continue;
+      u[i] *= weights[i][0];
+      v[i] *= weights[i][1];
+      const float x = u[i] * turn[i].x - v[i] * turn[i].y;
+      v[i] = v[i] * turn[i].x + u[i] * turn[i].y;
       u[i] = x;
     }
   }
@@ -83,9 +118,10 @@ struct HeadVector {
   template <typename Store>
   __device__ void each(std::uint32_t head_dim, Store&& store) const {
     const std::uint32_t half = head_dim / 2;
+    const std::uint32_t lane = thread_index() % 32;
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      const std::uint32_t p = threadIdx.x % 32 + 32 * i;
+      const std::uint32_t p = lane + 32 * i;
       if (p >= half) continue;
       store(p, u[i]);
       store(half + p, v[i]);
@@ -95,7 +131,7 @@ struct HeadVector {
 
 // Key and value of one row and KV head into the cache. By a warp; `which`: 0 the key, 1 the value.
 template <int D, int Pieces>
-__device__ inline void prepare_cache(const DecodeJob& job, const DecodeLayer& layer, const CacheLayer& cache,
+__device__ __forceinline__ void prepare_cache(const DecodeJob& job, const DecodeLayer& layer, const CacheLayer& cache,
                                      const Parts& qkv, std::uint32_t row, std::uint32_t position, std::uint32_t kv_head,
                                      int which) {
   const HeadShape& s = layer.shape;
@@ -105,7 +141,8 @@ __device__ inline void prepare_cache(const DecodeJob& job, const DecodeLayer& la
   // Where a layer takes V from K both start from the same columns.
   const std::uint32_t column =
       (s.heads + kv_head + (which == 0 || s.value_from_key ? 0 : s.kv_heads)) * d;
-  x.load(qkv, row, column, which == 0 ? HeadKind::kKey : HeadKind::kValue, layer, position, job.epsilon);
+  x.load(qkv, row, column, which == 0 ? HeadKind::kKey : HeadKind::kValue, layer, turns_of(job, row, layer.kind),
+         job.epsilon);
   if (which == 0) {
     __half* out = cache.keys + (std::size_t{kv_head} * cache.slots + slot) * cache.key_stride;
     x.each(d, [&](std::uint32_t i, float v) { out[i] = __float2half_rn(v); });
@@ -115,19 +152,27 @@ __device__ inline void prepare_cache(const DecodeJob& job, const DecodeLayer& la
   }
 }
 
+__device__ __forceinline__ Parts qkv_of(const DecodeJob& job, const DecodeOp* ops, std::uint32_t layer) {
+  const DecodeOp& op = ops[layer * kOpsOfLayer];
+  return {job.qkv, op.parts, job.row_count, op.width};
+}
+
 // kPhasePrepare: every head of every row by a warp.
 template <int D, int Pieces>
-__device__ __noinline__ void prepare_all(const DecodeJob& job, const DecodeLayer& layer, std::uint32_t index,
-                                         const Parts& qkv) {
+__device__ __noinline__ void prepare_all(const DecodeShared& shared, const DecodeOp* ops, std::uint32_t index) {
+  const DecodeJob& job = shared.job;
+  const DecodeLayer& layer = shared.layers[index % 2];
+  const Parts qkv = qkv_of(job, ops, index);
   const HeadShape& s = layer.shape;
   const std::uint32_t heads = s.heads + 2 * s.kv_heads;
-  for (std::uint32_t i = blockIdx.x * kWarps + threadIdx.x / 32; i < job.row_count * heads; i += gridDim.x * kWarps) {
+#pragma unroll 1
+  for (std::uint32_t i = block_index() * kWarps + thread_index() / 32; i < job.row_count * heads; i += gridDim.x * kWarps) {
     const std::uint32_t row = i / heads;
     const std::uint32_t head = i % heads;
     const RowInfo& info = job.rows[row];
     if (head < s.heads) {
       HeadVector<D, Pieces> x;
-      x.load(qkv, row, head * s.head_dim, HeadKind::kQuery, layer, info.position, job.epsilon);
+      x.load(qkv, row, head * s.head_dim, HeadKind::kQuery, layer, turns_of(job, row, layer.kind), job.epsilon);
       float* out = job.query + (std::size_t{row} * s.heads + head) * s.head_dim;
       x.each(s.head_dim, [&](std::uint32_t e, float v) { out[e] = v; });
     } else {
@@ -141,7 +186,7 @@ __device__ __noinline__ void prepare_all(const DecodeJob& job, const DecodeLayer
 // A group of 32 elements of the summed dimension in two steps. Which element a step calls k does not matter
 // as long as both operands agree: lane j of four takes elements 8j .. 8j + 7, so that 16 bytes are read at once.
 // Rows of A from `group` on are zero.
-__device__ inline void mma_group(float (&c)[4], const __half* a, std::uint32_t stride, std::uint32_t group, int lane,
+__device__ __forceinline__ void mma_group(float (&c)[4], const __half* a, std::uint32_t stride, std::uint32_t group, int lane,
                                  uint4 b) {
   const std::uint32_t r = lane / 4;
   const uint4 zero = make_uint4(0, 0, 0, 0);
@@ -153,8 +198,12 @@ __device__ inline void mma_group(float (&c)[4], const __half* a, std::uint32_t s
   mma(c, a1, b.z, b.w);
 }
 
+__device__ __forceinline__ const RowInfo& row_info(const DecodeJob& job, const DecodeShared& shared, std::uint32_t row) {
+  return row < kCachedRows ? shared.rows[row] : job.rows[row];
+}
+
 template <int D>
-__device__ inline void unit_sync(int unit) {
+__device__ __forceinline__ void unit_sync(int unit) {
   if constexpr (Unit<D>::kUnitWarps == 1) {
     __syncwarp();
   } else {
@@ -163,15 +212,19 @@ __device__ inline void unit_sync(int unit) {
 }
 
 template <int D, int Pieces>
-__device__ __noinline__ void attend_all(const DecodeJob& job, const DecodeLayer& layer, std::uint32_t index,
-                                        const Parts& qkv, std::uint8_t* region) {
+__device__ __noinline__ void attend_all(const DecodeShared& shared, const DecodeOp* ops, std::uint32_t index,
+                                        std::uint8_t* region) {
+  const DecodeJob& job = shared.job;
+  const DecodeLayer& layer = shared.layers[index % 2];
+  const Parts qkv = qkv_of(job, ops, index);
   using U = Unit<D>;
   const HeadShape& s = layer.shape;
   const std::uint32_t d = s.head_dim;
   const std::uint32_t group = s.heads / s.kv_heads;
-  const int lane = threadIdx.x % 32;
-  const int unit = static_cast<int>(threadIdx.x) / U::kThreadsOf;  // of the block's
-  const std::uint32_t thread = threadIdx.x % U::kThreadsOf;
+  const std::uint32_t in_block = thread_index();
+  const int lane = in_block % 32;
+  const int unit = static_cast<int>(in_block) / U::kThreadsOf;  // of the block's
+  const std::uint32_t thread = in_block % U::kThreadsOf;
   const std::uint32_t warp = thread / 32;
   std::uint8_t* memory = region + unit * U::bytes(group);
   __half* q_high = reinterpret_cast<__half*>(memory);
@@ -184,29 +237,48 @@ __device__ __noinline__ void attend_all(const DecodeJob& job, const DecodeLayer&
   float* keep = totals + group;  // what the sums so far are multiplied by
   const std::uint32_t items = job.units[layer.kind] * s.kv_heads;
 
-  for (std::uint32_t item = blockIdx.x * U::kAtOnce + unit; item < items; item += gridDim.x * U::kAtOnce) {
+#pragma unroll 1
+  for (std::uint32_t item = block_index() * U::kAtOnce + unit; item < items; item += gridDim.x * U::kAtOnce) {
     const std::uint32_t at = item / s.kv_heads;
     const std::uint32_t kv_head = item % s.kv_heads;
     // The row whose chunk this is.
     std::uint32_t low = 0;
     std::uint32_t high = job.row_count;
+#pragma unroll 1
     while (high - low > 1) {
       const std::uint32_t middle = (low + high) / 2;
-      (job.rows[middle].first_unit[layer.kind] <= at ? low : high) = middle;
+      (row_info(job, shared, middle).first_unit[layer.kind] <= at ? low : high) = middle;
     }
     const std::uint32_t row = low;
-    const RowInfo info = job.rows[row];
+    const RowInfo info = row_info(job, shared, row);
     const std::uint32_t last = info.position;
     const std::uint32_t first = layer.window != 0 && last + 1 > layer.window ? last + 1 - layer.window : 0;
     const KeyChunks chunks = key_chunks(last, layer.window, U::kKeys);
     const std::uint32_t begin = (chunks.first + at - info.first_unit[layer.kind]) * chunks.length;
     const std::uint32_t end = min(begin + chunks.length, last + 1);
-    const CacheLayer cache = info.layers[index];
+    const CacheLayer cache = row < kCachedRows ? shared.caches[index % 2][row] : info.layers[index];
+
+    // Keys and values are on their way to the second-level cache while the queries are made: a line is 64 halves.
+    const std::uint32_t near_end = min(begin + U::kKeys, end);
+    constexpr std::uint32_t kLines = D < 64 ? 1 : D / 64;  // of a key
+#pragma unroll 1
+    for (std::uint32_t i = thread; i < U::kKeys * kLines; i += U::kThreadsOf) {
+      const std::uint32_t key = begin + i / kLines;
+      if (key >= near_end) break;
+      prefetch(cache.keys + (std::size_t{kv_head} * cache.slots + key % cache.slots) * D + i % kLines * 64);
+    }
+#pragma unroll 1
+    for (std::uint32_t i = thread; i < d; i += U::kThreadsOf) {
+      const __half* line = cache.values + (std::size_t{kv_head} * d + i) * cache.slots + begin % cache.slots;
+      prefetch(line);
+      if (U::kKeys > 64) prefetch(line + 64);
+    }
 
     // The queries, and this round's keys and values of this row's span that lie in the chunk.
     const std::uint32_t span_position = last - (row - info.span_first);
     const std::uint32_t new_begin = max(begin, span_position);
     const std::uint32_t fresh = job.whole && end > new_begin ? end - new_begin : 0;
+#pragma unroll 1
     for (std::uint32_t task = warp; task < group + 2 * fresh; task += U::kUnitWarps) {
       if (task >= group) {
         const std::uint32_t position = new_begin + (task - group) / 2;
@@ -218,13 +290,15 @@ __device__ __noinline__ void attend_all(const DecodeJob& job, const DecodeLayer&
       const auto keep_query = [&](std::uint32_t e, float v) {
         split(v, q_high + task * U::kQueryStride + e, q_low + task * U::kQueryStride + e);
       };
+#pragma unroll 1
       for (std::uint32_t e = d + lane; e < D; e += 32) keep_query(e, 0.0f);
       if (job.whole) {
         HeadVector<D, Pieces> x;
-        x.load(qkv, row, head * d, HeadKind::kQuery, layer, last, job.epsilon);
+        x.load(qkv, row, head * d, HeadKind::kQuery, layer, turns_of(job, row, layer.kind), job.epsilon);
         x.each(d, keep_query);
       } else {
         const float* q = job.query + (std::size_t{row} * s.heads + head) * d;
+#pragma unroll 1
         for (std::uint32_t e = lane; e < d; e += 32) keep_query(e, __ldcg(q + e));
       }
       if (lane == 0) {
@@ -234,8 +308,9 @@ __device__ __noinline__ void attend_all(const DecodeJob& job, const DecodeLayer&
     }
     unit_sync<D>(unit);
 
-    float sum[4][4] = {};  // 32 columns of the head's width, in tiles of 8
-    const std::uint32_t column = warp * 32;
+    float sum[U::kOutTiles][4] = {};
+    const std::uint32_t column = warp * U::kColumns;
+#pragma unroll 1
     for (std::uint32_t block = begin; block < end; block += U::kKeys) {
       const std::uint32_t slot = block % cache.slots;  // slots are whole blocks
       // Scores.
@@ -269,11 +344,12 @@ __device__ __noinline__ void attend_all(const DecodeJob& job, const DecodeLayer&
         return column + n * 8 < d ? __ldcg(reinterpret_cast<const uint4*>(values + std::size_t{n * 8u} * cache.slots + k))
                                   : make_uint4(0, 0, 0, 0);
       };
-      uint4 b[4];
+      uint4 b[U::kOutTiles];
 #pragma unroll
-      for (int n = 0; n < 4; ++n) b[n] = value(n, 0);
+      for (int n = 0; n < U::kOutTiles; ++n) b[n] = value(n, 0);
       unit_sync<D>(unit);
       // Probabilities, head after head.
+#pragma unroll 1
       for (std::uint32_t m = warp; m < group; m += U::kUnitWarps) {
         constexpr int kOfLane = U::kKeys / 32;
         float x[kOfLane];
@@ -311,7 +387,7 @@ __device__ __noinline__ void attend_all(const DecodeJob& job, const DecodeLayer&
         const float keep0 = m < group ? keep[m] : 0.0f;
         const float keep1 = m + 8 < group ? keep[m + 8] : 0.0f;
 #pragma unroll
-        for (int n = 0; n < 4; ++n) {
+        for (int n = 0; n < U::kOutTiles; ++n) {
           sum[n][0] *= keep0;
           sum[n][1] *= keep0;
           sum[n][2] *= keep1;
@@ -319,25 +395,25 @@ __device__ __noinline__ void attend_all(const DecodeJob& job, const DecodeLayer&
         }
 #pragma unroll
         for (int k = 0; k < U::kKeys; k += 32) {
-          uint4 next[4];
+          uint4 next[U::kOutTiles];
           if (k + 32 < U::kKeys) {
 #pragma unroll
-            for (int n = 0; n < 4; ++n) next[n] = value(n, k + 32);
+            for (int n = 0; n < U::kOutTiles; ++n) next[n] = value(n, k + 32);
           }
 #pragma unroll
-          for (int n = 0; n < 4; ++n) {
+          for (int n = 0; n < U::kOutTiles; ++n) {
             mma_group(sum[n], p_high + k, U::kProbStride, group, lane, b[n]);
             mma_group(sum[n], p_low + k, U::kProbStride, group, lane, b[n]);
           }
 #pragma unroll
-          for (int n = 0; n < 4; ++n) b[n] = next[n];
+          for (int n = 0; n < U::kOutTiles; ++n) b[n] = next[n];
         }
       }
     }
     const std::size_t to = std::size_t{at} * s.heads + kv_head * group;
     if (column < d) {
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
+      for (int n = 0; n < U::kOutTiles; ++n) {
         const std::uint32_t c = column + n * 8 + (lane % 4) * 2;
         if (c >= d) continue;
         const std::uint32_t m = lane / 4;
@@ -351,29 +427,49 @@ __device__ __noinline__ void attend_all(const DecodeJob& job, const DecodeLayer&
   }
 }
 
-// Four neighbouring columns of a row's attention: its chunks merged in order. All eight lanes of a 32-block call it.
-__device__ inline float4 merged(const DecodeJob& job, const DecodeLayer& layer, std::uint32_t row, std::uint32_t col) {
+// Four neighbouring columns of a row's attention: its chunks merged in order, four at a time. All eight lanes of a
+// 32-block call it.
+__device__ __forceinline__ float4 merged(const DecodeJob& job, const DecodeShared& shared, const DecodeLayer& layer,
+                                std::uint32_t row, std::uint32_t col) {
   const HeadShape& s = layer.shape;
   float4 y = make_float4(0, 0, 0, 0);
   if (col >= s.heads * s.head_dim) return y;
   const std::uint32_t head = col / s.head_dim;
-  const RowInfo& info = job.rows[row];
+  const RowInfo& info = row_info(job, shared, row);
   const std::uint32_t count = key_chunks(info.position, layer.window, key_block(s.head_dim)).count;
   const float2* stats = job.stats + std::size_t{info.first_unit[layer.kind]} * s.heads + head;
   const float* sums = job.sums + (std::size_t{info.first_unit[layer.kind]} * s.heads + head) * s.head_dim + col % s.head_dim;
   float peak = -INFINITY;
-  for (std::uint32_t c = 0; c < count; ++c) peak = fmaxf(peak, __ldcg(&stats[std::size_t{c} * s.heads].x));
   float total = 0;
-#pragma unroll 4
-  for (std::uint32_t c = 0; c < count; ++c) {
-    const float2 chunk = __ldcg(stats + std::size_t{c} * s.heads);
-    const float weight = __expf(chunk.x - peak);
-    const float4 v = load4(sums + std::size_t{c} * s.heads * s.head_dim);
-    total = fmaf(weight, chunk.y, total);
-    y.x = fmaf(weight, v.x, y.x);
-    y.y = fmaf(weight, v.y, y.y);
-    y.z = fmaf(weight, v.z, y.z);
-    y.w = fmaf(weight, v.w, y.w);
+  constexpr int kBatch = 4;
+#pragma unroll 1
+  for (std::uint32_t first = 0; first < count; first += kBatch) {
+    float2 stat[kBatch];
+    float4 v[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      stat[i] = make_float2(-INFINITY, 0);
+      clear(v[i]);
+      if (first + i >= count) continue;
+      stat[i] = __ldcg(stats + std::size_t{first + i} * s.heads);
+      v[i] = load4(sums + std::size_t{first + i} * s.heads * s.head_dim);
+    }
+    float high = peak;
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) high = fmaxf(high, stat[i].x);
+    const float keep = peak == -INFINITY ? 0.0f : __expf(peak - high);
+    peak = high;
+    total *= keep;
+    y = make_float4(y.x * keep, y.y * keep, y.z * keep, y.w * keep);
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const float weight = __expf(stat[i].x - peak);
+      total = fmaf(weight, stat[i].y, total);
+      y.x = fmaf(weight, v[i].x, y.x);
+      y.y = fmaf(weight, v[i].y, y.y);
+      y.z = fmaf(weight, v[i].z, y.z);
+      y.w = fmaf(weight, v[i].w, y.w);
+    }
   }
   const float scale = 1.0f / total;
   return make_float4(y.x * scale, y.y * scale, y.z * scale, y.w * scale);

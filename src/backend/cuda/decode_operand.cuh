@@ -25,7 +25,7 @@ struct Operand {
 };
 
 // First chunk of slice i of the whole matrix.
-__device__ inline std::uint32_t slice_begin(const DecodeOp& op, std::uint32_t i) {
+__device__ __forceinline__ std::uint32_t slice_begin(const DecodeOp& op, std::uint32_t i) {
   return i * op.chunks / (op.parts * kSlices);
 }
 
@@ -38,26 +38,27 @@ struct MyPart {
   std::uint32_t worker, workers;  // tiles worker, worker + workers, …; no worker has worker >= workers
 };
 template <int Pieces>
-__device__ inline MyPart my_part(const DecodeOp& op) {
+__device__ __forceinline__ MyPart my_part(const DecodeOp& op) {
   constexpr std::uint32_t kGroupWarps = kSlices / Pieces;
   constexpr std::uint32_t kGroups = kWarps / kGroupWarps;
-  const std::uint32_t warp = threadIdx.x / 32;
+  const std::uint32_t warp = thread_index() / 32;
+  const std::uint32_t block = block_index();
   const std::uint32_t pieces = op.parts * Pieces;
   const std::uint32_t blocks = gridDim.x / pieces;  // that share a piece
   MyPart p;
-  p.index = blockIdx.x % pieces;
+  p.index = block % pieces;
   p.slice0 = p.index * kGroupWarps;
   p.chunk0 = slice_begin(op, p.slice0);
   p.chunk1 = slice_begin(op, p.slice0 + kGroupWarps);
   p.slice = p.slice0 + warp % kGroupWarps;
   p.workers = blocks * kGroups;
-  p.worker = blockIdx.x / pieces * kGroups + warp / kGroupWarps;
+  p.worker = block / pieces * kGroups + warp / kGroupWarps;
   return p;
 }
 
 // The whole operand in global memory.
 template <int Pieces>
-__device__ inline Operand global_operand(const DecodeJob& job, const DecodeOp& op, std::uint32_t pass,
+__device__ __forceinline__ Operand global_operand(const DecodeJob& job, const DecodeOp& op, std::uint32_t pass,
                                          std::uint32_t rows) {
   constexpr std::uint32_t kRows = 8 * Pieces;
   Operand o;
@@ -73,7 +74,7 @@ __device__ inline Operand global_operand(const DecodeJob& job, const DecodeOp& o
 }
 // The block's columns of it in shared memory.
 template <int Pieces>
-__device__ inline Operand shared_operand(std::uint8_t* region, const MyPart& part, std::uint32_t rows) {
+__device__ __forceinline__ Operand shared_operand(std::uint8_t* region, const MyPart& part, std::uint32_t rows) {
   const std::uint32_t chunks = part.chunk1 - part.chunk0;
   Operand o;
   o.steps = reinterpret_cast<std::uint32_t*>(region);
@@ -89,7 +90,8 @@ __device__ inline Operand shared_operand(std::uint8_t* region, const MyPart& par
 
 // Four neighbouring values, columns col .. col + 3 (col % 4 == 0); the aligned group of eight lanes holds a
 // 32-block and must call it together. Columns that are not kept here are left out.
-__device__ inline void store_operand(const Operand& to, std::uint32_t row, std::uint32_t col, float4 v, float up) {
+__device__ __forceinline__ void store_operand(const Operand& to, std::uint32_t row, std::uint32_t col, float4 v, float up) {
+  const std::uint32_t thread = thread_index();
   const float x[4] = {v.x * up, v.y * up, v.z * up, v.w * up};
   unsigned high[2];
   unsigned low[2];
@@ -104,7 +106,7 @@ __device__ inline void store_operand(const Operand& to, std::uint32_t row, std::
     high[pair] = *reinterpret_cast<const unsigned*>(&h);
     low[pair] = *reinterpret_cast<const unsigned*>(&l);
   }
-  const unsigned group = 0xffu << (threadIdx.x & 24u);
+  const unsigned group = 0xffu << (thread & 24u);
 #pragma unroll
   for (int step = 4; step > 0; step /= 2) sum += __shfl_xor_sync(group, sum, step);
   if (col / 64 < to.chunk0 || col / 64 >= to.chunk1) return;
@@ -117,20 +119,23 @@ __device__ inline void store_operand(const Operand& to, std::uint32_t row, std::
   step[lane * 4 + 4 + b] = high[1];
   step[lane * 4 + 2 + b] = low[0];
   step[lane * 4 + 6 + b] = low[1];
-  if ((threadIdx.x & 7u) == 0) to.sums[at / 32 * to.pitch + row] = sum;
+  if ((thread & 7u) == 0) to.sums[at / 32 * to.pitch + row] = sum;
 }
 
 // Copies the block's columns from global to shared memory; the caller waits for all threads.
-__device__ inline void load_operand(const Operand& from, const Operand& to, std::uint32_t slices) {
+__device__ __forceinline__ void load_operand(const Operand& from, const Operand& to, std::uint32_t slices) {
+  const std::uint32_t thread = thread_index();
   const std::uint32_t chunks = to.chunk1 - to.chunk0;
   const uint4* steps = reinterpret_cast<const uint4*>(from.steps + std::size_t{to.chunk0} * 4 * to.rows * kStepWords);
   uint4* into = reinterpret_cast<uint4*>(to.steps);
   const std::uint32_t count = chunks * 4 * to.rows * (kStepWords / 4);
 #pragma unroll 4
-  for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) into[i] = __ldcg(steps + i);
-  for (std::uint32_t i = threadIdx.x; i < chunks * 2 * to.pitch; i += kThreads)
+  for (std::uint32_t i = thread; i < count; i += kThreads) into[i] = __ldcg(steps + i);
+#pragma unroll 1
+  for (std::uint32_t i = thread; i < chunks * 2 * to.pitch; i += kThreads)
     to.sums[i] = __ldcg(from.sums + to.chunk0 * 2 * to.pitch + i);
-  for (std::uint32_t i = threadIdx.x; i < slices * to.pitch; i += kThreads)
+#pragma unroll 1
+  for (std::uint32_t i = thread; i < slices * to.pitch; i += kThreads)
     to.scales[i] = __ldcg(from.scales + to.slice0 * to.pitch + i);
 }
 

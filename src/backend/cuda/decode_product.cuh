@@ -6,11 +6,11 @@
 
 namespace gem::cuda {
 
-__device__ inline unsigned half_pair(float value) {
+__device__ __forceinline__ unsigned half_pair(float value) {
   const __half2 h = __float2half2_rn(value);
   return *reinterpret_cast<const unsigned*>(&h);
 }
-__device__ inline unsigned subtract(unsigned a, unsigned b) {
+__device__ __forceinline__ unsigned subtract(unsigned a, unsigned b) {
   const __half2 r = __hsub2(*reinterpret_cast<__half2*>(&a), *reinterpret_cast<__half2*>(&b));
   return *reinterpret_cast<const unsigned*>(&r);
 }
@@ -98,29 +98,87 @@ struct Fragment<Format::kH16> {
 // ---- the ring of copies
 
 #if __CUDA_ARCH__ >= 900
-__device__ inline void slot_init(std::uint64_t* barrier) {
+__device__ __forceinline__ void slot_init(std::uint64_t* barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)));
 }
-__device__ inline void slots_ready() {
+__device__ __forceinline__ void slots_ready() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 #endif
 
-// The pieces of weights that a warp asks for, in the order in which it will multiply them.
+// Chunks that a slot of the ring takes at once; no division: slots are a few chunks of the smallest format.
+__device__ __forceinline__ std::uint32_t chunks_of_slot(Format format, std::uint32_t slot_bytes) {
+  const std::uint32_t chunk = chunk_bytes(format);
+  return slot_bytes >= 4 * chunk ? 4 : slot_bytes >= 2 * chunk ? 2 : 1;
+}
+
+// Where a tile of a product's matrices lies.
+struct TilePlace {
+  const std::uint8_t* data;
+  std::uint32_t tile;  // of its matrix
+  std::uint32_t rows;  // of its matrix
+  std::uint32_t first_row;  // of its matrix, in the result
+  Format format;
+  __device__ __forceinline__ TilePlace(const DecodeOp& o, std::uint32_t t) {
+    const int which = t < o.tiles_end[0] ? 0 : t < o.tiles_end[1] ? 1 : 2;
+    data = o.data[which];
+    rows = o.rows[which];
+    tile = t - (which == 0 ? 0u : o.tiles_end[which - 1]);
+    first_row = which == 0 ? 0u : which == 1 ? o.rows[0] : o.rows[0] + o.rows[1];
+    format = static_cast<Format>(o.format[which]);
+  }
+};
+
+// The pieces of weights that a warp asks for, in the order in which it will multiply them. Between products the
+// little that has to be remembered lies in shared memory.
 template <int Pieces>
 struct Cursor {
+  static constexpr std::uint32_t kRows = 8 * Pieces;
+
   const DecodeOp* ops;
   std::uint32_t op, end;  // index of the product, one past the last
-  std::uint32_t layer_ops, row_passes, head_passes;
+  std::uint32_t head;     // the product whose rows are those of logits
+  std::uint32_t row_passes, head_passes;
   std::uint32_t pass;
   std::uint32_t tile, worker, workers, tiles;
+  std::uint32_t chunks;            // of the matrix
   std::uint32_t begin, count, at;  // chunks of the slice; those asked for
-  std::uint32_t slot;
-  std::uint32_t slots, slot_bytes;
+  std::uint32_t slot, slots, slot_bytes;
   std::uint8_t* ring;
   std::uint64_t* barriers;
+  std::uint32_t lane;
 
+  __device__ __forceinline__ Cursor(DecodeShared& s, const DecodeJob& job, const DecodeOp* all, std::uint8_t* rings) {
+    const std::uint32_t thread = thread_index();
+    const std::uint32_t warp = thread / 32;
+    const CursorState state = s.cursors[warp];
+    ops = all;
+    op = state.op;
+    pass = state.pass;
+    slot = state.slot;
+    end = job.end_products;
+    head = job.layer_count * kOpsOfLayer;
+    row_passes = (job.row_count + kRows - 1) / kRows;
+    head_passes = (job.logit_count + kRows - 1) / kRows;
+    slots = job.slots;
+    slot_bytes = job.slot_bytes;
+    ring = rings + warp * slots * slot_bytes;
+    barriers = s.barriers[warp];
+    lane = thread % 32;
+    open();
+    if (state.tile != kFirstTile) tile = state.tile;
+    at = state.at;
+  }
+  __device__ __forceinline__ void leave(DecodeShared& s) const {
+    __syncwarp();
+    s.cursors[thread_index() / 32] = {op, pass, tile, at, slot};
+    __syncwarp();
+  }
+  static constexpr std::uint32_t kFirstTile = ~0u;  // the first of the product
+
+  // To the product at `op`, or the next one of which this warp has a share.
   __device__ __forceinline__ void open() {
+#pragma unroll 1
     while (op < end) {
       const DecodeOp& o = ops[op];
       const MyPart part = my_part<Pieces>(o);
@@ -128,10 +186,11 @@ struct Cursor {
       count = slice_begin(o, part.slice + 1) - begin;
       worker = part.worker;
       workers = part.workers;
-      tiles = part.worker < part.workers && count > 0 ? o.tiles : 0;
+      tiles = part.worker < part.workers && count > 0 ? o.tiles_end[2] : 0;
+      chunks = o.chunks;
       tile = worker;
       at = 0;
-      if (tile < tiles && pass < (op == layer_ops ? head_passes : row_passes)) return;
+      if (tile < tiles && pass < (op == head ? head_passes : row_passes)) return;
       ++op;
       pass = 0;
     }
@@ -141,20 +200,17 @@ struct Cursor {
   __device__ __forceinline__ void request() {
     if (op < end) {
       const DecodeOp& o = ops[op];
-      std::uint32_t t = tile;
-      std::uint32_t which = 0;
-      while (which + 1 < o.count && t >= o.segments[which].tiles) t -= o.segments[which++].tiles;
-      const std::uint32_t chunk = chunk_bytes(o.segments[which].format);
-      const std::uint32_t n = min(slot_bytes / chunk, count - at);
-      const std::uint8_t* from =
-          o.segments[which].data + (std::uint64_t{t} * o.chunks + begin + at) * chunk;
+      const TilePlace place(o, tile);
+      const std::uint32_t chunk = chunk_bytes(place.format);
+      const std::uint32_t n = min(chunks_of_slot(place.format, slot_bytes), count - at);
+      const std::uint8_t* from = place.data + (std::uint64_t{place.tile} * chunks + begin + at) * chunk;
       copy(from, n * chunk);
       at += n;
       if (at == count) {
         at = 0;
         tile += workers;
         if (tile >= tiles) {
-          if (++pass >= (op == layer_ops ? head_passes : row_passes)) {
+          if (++pass >= (op == head ? head_passes : row_passes)) {
             ++op;
             pass = 0;
           }
@@ -171,7 +227,7 @@ struct Cursor {
   __device__ __forceinline__ void copy(const std::uint8_t* from, std::uint32_t bytes) {
     std::uint8_t* to = ring + slot * slot_bytes;
 #if __CUDA_ARCH__ >= 900
-    if (threadIdx.x % 32 == 0) {
+    if (lane == 0) {
       const unsigned barrier = shared_address(barriers + slot);
       asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
       asm volatile(
@@ -181,7 +237,8 @@ struct Cursor {
           : "memory");
     }
 #else
-    for (std::uint32_t i = threadIdx.x % 32 * 16; i < bytes; i += 512)
+#pragma unroll 1
+    for (std::uint32_t i = lane * 16; i < bytes; i += 512)
       asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to + i)), "l"(from + i) : "memory");
 #endif
   }
@@ -189,10 +246,19 @@ struct Cursor {
 
 // What a warp reads from its ring.
 struct Reader {
-  std::uint32_t slot = 0;
-  unsigned parity = 0;
+  std::uint32_t slot;
+  unsigned parity;
 
-  __device__ void wait(std::uint64_t* barriers, std::uint32_t slots) const {
+  __device__ __forceinline__ explicit Reader(const DecodeShared& s) {
+    const ReaderState& state = s.readers[thread_index() / 32];
+    slot = state.slot;
+    parity = state.parity;
+  }
+  __device__ __forceinline__ void leave(DecodeShared& s) const {
+    s.readers[thread_index() / 32] = {slot, parity};
+    __syncwarp();
+  }
+  __device__ __forceinline__ void wait(std::uint64_t* barriers, std::uint32_t slots) const {
 #if __CUDA_ARCH__ >= 900
     static_cast<void>(slots);
     asm volatile(
@@ -216,7 +282,7 @@ struct Reader {
     __syncwarp();
 #endif
   }
-  __device__ void next(std::uint32_t slots) {
+  __device__ __forceinline__ void next(std::uint32_t slots) {
     if (++slot == slots) {
       slot = 0;
       parity ^= 1;
@@ -233,38 +299,45 @@ __device__ __forceinline__ void add_chunk(const std::uint8_t* from, const std::u
                                  float (&sum)[Tiles][4]) {
   Fragment<F> weights;
   weights.load(from, lane);
+  unsigned a[4][4];
+  weights.template step<0>(a[0]);
+  weights.template step<1>(a[1]);
+  weights.template step<2>(a[2]);
+  weights.template step<3>(a[3]);
 #pragma unroll
-  for (int block = 0; block < 2; ++block) {
-    unsigned a0[4];
-    unsigned a1[4];
-    if (block == 0) {
-      weights.template step<0>(a0);
-      weights.template step<1>(a1);
-    } else {
-      weights.template step<2>(a0);
-      weights.template step<3>(a1);
+  for (int n = 0; n < Tiles; ++n) {
+    const std::uint32_t* step = reads[n] + chunk * 4 * step_words;
+    uint4 b[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) b[i] = *reinterpret_cast<const uint4*>(step + i * step_words);
+    // Four chains of two: each block's high halves (with the offset) and its low ones.
+    float high[2][4] = {};
+    float low[2][4] = {};
+    if constexpr (Fragment<F>::kOffset) {
+#pragma unroll
+      for (int block = 0; block < 2; ++block) {
+        const float2 x = *reinterpret_cast<const float2*>(sums + (chunk * 2 + block) * (8 * Tiles) + n * 8);
+        high[block][0] = x.x * Fragment<F>::kOffset0;
+        high[block][1] = x.y * Fragment<F>::kOffset0;
+        high[block][2] = x.x * Fragment<F>::kOffset1;
+        high[block][3] = x.y * Fragment<F>::kOffset1;
+      }
     }
 #pragma unroll
-    for (int n = 0; n < Tiles; ++n) {
-      const std::uint32_t* step = reads[n] + (chunk * 4 + block * 2) * step_words;
-      const uint4 b0 = *reinterpret_cast<const uint4*>(step);
-      const uint4 b1 = *reinterpret_cast<const uint4*>(step + step_words);
-      float d[4] = {0, 0, 0, 0};
-      if constexpr (Fragment<F>::kOffset) {
-        const float2 x = *reinterpret_cast<const float2*>(sums + (chunk * 2 + block) * (8 * Tiles) + n * 8);
-        d[0] = x.x * Fragment<F>::kOffset0;
-        d[1] = x.y * Fragment<F>::kOffset0;
-        d[2] = x.x * Fragment<F>::kOffset1;
-        d[3] = x.y * Fragment<F>::kOffset1;
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int block = 0; block < 2; ++block) {
+        const int at = block * 2 + i;
+        mma(high[block], a[at], b[at].x, b[at].y);
+        mma(low[block], a[at], b[at].z, b[at].w);
       }
-      mma(d, a0, b0.x, b0.y);
-      mma(d, a0, b0.z, b0.w);
-      mma(d, a1, b1.x, b1.y);
-      mma(d, a1, b1.z, b1.w);
-      sum[n][0] = fmaf(weights.scale[block].x, d[0], sum[n][0]);
-      sum[n][1] = fmaf(weights.scale[block].x, d[1], sum[n][1]);
-      sum[n][2] = fmaf(weights.scale[block].y, d[2], sum[n][2]);
-      sum[n][3] = fmaf(weights.scale[block].y, d[3], sum[n][3]);
+    }
+#pragma unroll
+    for (int block = 0; block < 2; ++block) {
+      sum[n][0] = fmaf(weights.scale[block].x, high[block][0] + low[block][0], sum[n][0]);
+      sum[n][1] = fmaf(weights.scale[block].x, high[block][1] + low[block][1], sum[n][1]);
+      sum[n][2] = fmaf(weights.scale[block].y, high[block][2] + low[block][2], sum[n][2]);
+      sum[n][3] = fmaf(weights.scale[block].y, high[block][3] + low[block][3], sum[n][3]);
     }
   }
 }
@@ -274,13 +347,15 @@ __device__ __forceinline__ void multiply_slice(Cursor<Tiles>& cursor, Reader& re
                                       const std::uint32_t* const (&reads)[Tiles], std::uint32_t first_chunk,
                                       std::uint32_t count, int lane, float (&sum)[Tiles][4]) {
   constexpr std::uint32_t kBytes = chunk_bytes(F);
-  const std::uint32_t at_once = cursor.slot_bytes / kBytes;
+  const std::uint32_t at_once = chunks_of_slot(F, cursor.slot_bytes);
   const std::uint32_t step_words = x.rows * kStepWords;
   const float* sums = x.sums + 2 * (lane % 4);
+#pragma unroll 1
   for (std::uint32_t at = 0; at < count; at += at_once) {
     reader.wait(cursor.barriers, cursor.slots);
     const std::uint8_t* stage = cursor.ring + reader.slot * cursor.slot_bytes;
     const std::uint32_t n = min(at_once, count - at);
+#pragma unroll 2
     for (std::uint32_t c = 0; c < n; ++c)
       add_chunk<F, Tiles>(stage + c * kBytes, reads, step_words, first_chunk + at + c, sums, lane, sum);
     __syncwarp();
@@ -296,20 +371,21 @@ __device__ __forceinline__ void multiply_slice(Cursor<Tiles>& cursor, Reader& re
   }
 }
 
-// One pass of a product: the operand in shared memory times all tiles of this block; out [parts * Tiles][out_rows]
-// [width], rows first_row .. of it. `reduce`: [2][warps][16 * rows].
+// One pass of product `o`: the operand in shared memory times all tiles of this block; out [parts * Tiles][out_rows]
+// [width], rows first_row .. of it. `reduce`: [2][warps][16 * rows]. A function of its own, so that its loops have the
+// registers to themselves.
 template <int Tiles>
-__device__ __noinline__ void product(Cursor<Tiles>& shared_cursor, Reader& shared_reader, const DecodeOp& op,
-                                     const MyPart& shared_part, const Operand& shared_x, float* reduce, float* out,
+__device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::uint8_t* rings, std::uint8_t* region,
+                                     float* reduce, std::uint32_t o, std::uint32_t pass_rows, float* out,
                                      std::uint32_t out_rows, std::uint32_t first_row) {
-  // In registers from here on.
-  Cursor<Tiles> cursor = shared_cursor;
-  Reader reader = shared_reader;
-  const MyPart part = shared_part;
-  const Operand x = shared_x;
+  const DecodeJob& job = s.job;
+  const DecodeOp& op = ops[o];
+  const MyPart part = my_part<Tiles>(op);
+  const Operand x = shared_operand<Tiles>(region, part, pass_rows);
   constexpr std::uint32_t kGroupWarps = kSlices / Tiles;
-  const int lane = threadIdx.x % 32;
-  const std::uint32_t warp = threadIdx.x / 32;
+  const std::uint32_t thread = thread_index();
+  const int lane = thread % 32;
+  const std::uint32_t warp = thread / 32;
   const std::uint32_t group = warp / kGroupWarps;
   const std::uint32_t rows = x.rows;
   const std::uint32_t begin = slice_begin(op, part.slice);
@@ -323,15 +399,15 @@ __device__ __noinline__ void product(Cursor<Tiles>& shared_cursor, Reader& share
     scales[n] = *reinterpret_cast<const float2*>(x.scales + (part.slice - part.slice0) * x.pitch + n * 8 + 2 * (lane % 4));
   }
   if (part.worker >= part.workers) return;  // this block has nothing to do, and asked for nothing
+  Cursor<Tiles> cursor(s, job, ops, rings);
+  Reader reader(s);
   out += std::size_t{part.index} * out_rows * op.width;
   unsigned flip = 0;
-  for (std::uint32_t tile = part.worker; tile < op.tiles; tile += part.workers) {
-    std::uint32_t t = tile;
-    std::uint32_t which = 0;
-    while (which + 1 < op.count && t >= op.segments[which].tiles) t -= op.segments[which++].tiles;
-    const DecodeSegment& segment = op.segments[which];
+#pragma unroll 1
+  for (std::uint32_t tile = part.worker; tile < op.tiles_end[2]; tile += part.workers) {
+    const TilePlace place(op, tile);
     float sum[Tiles][4] = {};
-    switch (segment.format) {
+    switch (place.format) {
       case Format::kQ4:
         multiply_slice<Format::kQ4, Tiles>(cursor, reader, x, reads, begin - part.chunk0, count, lane, sum);
         break;
@@ -349,7 +425,7 @@ __device__ __noinline__ void product(Cursor<Tiles>& shared_cursor, Reader& share
       sum[n][2] *= scales[n].x;
       sum[n][3] *= scales[n].y;
     }
-    const std::uint32_t r = t * kTileRows + lane / 4;
+    const std::uint32_t r = place.tile * kTileRows + lane / 4;
     if constexpr (kGroupWarps == 1) {
 #pragma unroll
       for (int n = 0; n < Tiles; ++n) {
@@ -357,8 +433,8 @@ __device__ __noinline__ void product(Cursor<Tiles>& shared_cursor, Reader& share
         for (int i = 0; i < 4; ++i) {
           const std::uint32_t row = n * 8 + 2 * (lane % 4) + i % 2;
           const std::uint32_t w = r + i / 2 * 8;
-          if (row < rows && w < segment.rows)
-            out[std::size_t{first_row + row} * op.width + segment.first_row + w] = sum[n][i];
+          if (row < rows && w < place.rows)
+            out[std::size_t{first_row + row} * op.width + place.first_row + w] = sum[n][i];
         }
       }
     } else {
@@ -374,16 +450,17 @@ __device__ __noinline__ void product(Cursor<Tiles>& shared_cursor, Reader& share
       }
       group_sync(1 + static_cast<int>(group), kGroupWarps * 32);
       const float* all = reduce + (flip * kWarps + group * kGroupWarps) * 16 * rows;
-      for (std::uint32_t i = threadIdx.x % (kGroupWarps * 32); i < 16 * rows; i += kGroupWarps * 32) {
+#pragma unroll 1
+      for (std::uint32_t i = thread % (kGroupWarps * 32); i < 16 * rows; i += kGroupWarps * 32) {
         float v = all[i] + all[16 * rows + i];
         if constexpr (kGroupWarps == 4) v = v + (all[2 * 16 * rows + i] + all[3 * 16 * rows + i]);
-        const std::uint32_t w = t * kTileRows + i % 16;
-        if (w < segment.rows) out[std::size_t{first_row + i / 16} * op.width + segment.first_row + w] = v;
+        const std::uint32_t w = place.tile * kTileRows + i % 16;
+        if (w < place.rows) out[std::size_t{first_row + i / 16} * op.width + place.first_row + w] = v;
       }
     }
   }
-  shared_cursor = cursor;
-  shared_reader = reader;
+  cursor.leave(s);
+  reader.leave(s);
 }
 
 }  // namespace gem::cuda

@@ -11,34 +11,50 @@ namespace gem::cuda {
 struct RowStep {
   const float* in = nullptr;
   float* out = nullptr;
-  const Parts* branch = nullptr;
+  bool adds = false;
+  Parts branch = {};
   std::uint32_t branch_row = 0;
   const float* weight = nullptr;
   float scale = 1;
   const float* next = nullptr;
   float up = 1;
-  const Operand* operand = nullptr;
+  bool makes_operand = false;
+  Operand operand = {};
   std::uint32_t operand_row = 0;
   float* plain = nullptr;
 };
 template <int Pieces>
-__device__ __noinline__ void row_step(DecodeShared& s, unsigned& flip, std::uint32_t width, float epsilon, const RowStep& step) {
-  float4 r[kRowVectors];
-  float squares = 0;
-  if (step.branch != nullptr) {
-    float4 v[kRowVectors];
+__device__ __forceinline__ void row_step(DecodeShared& s, unsigned& flip, std::uint32_t width, float epsilon,
+                                         const RowStep& step) {
+  const std::uint32_t thread = thread_index();
+  float4 r[kRowVectors], v[kRowVectors];
+  const bool adds = step.adds;
+#pragma unroll
+  for (int i = 0; i < kRowVectors; ++i) {
+    const std::uint32_t col = (thread + i * kThreads) * 4;
+    clear(r[i]);
+    clear(v[i]);
+    if (col >= width) continue;
+    r[i] = load4(step.in + col);
+    if (adds) prefetch(step.weight + col);
+    if (step.next != nullptr) prefetch(step.next + col);
+  }
+  if (adds) {
+    const Parts branch = step.branch;
+    float squares = 0;
 #pragma unroll
     for (int i = 0; i < kRowVectors; ++i) {
-      const std::uint32_t col = (threadIdx.x + i * kThreads) * 4;
+      const std::uint32_t col = (thread + i * kThreads) * 4;
       if (col >= width) continue;
-      r[i] = load4(step.in + col);
-      v[i] = load_sum4<Pieces>(*step.branch, step.branch_row, col);
+      PartSum<Pieces, float4, 8> parts;
+      parts.issue(branch, step.branch_row, col);
+      v[i] = parts.total(branch, step.branch_row, col);
       squares += square_sum(v[i]);
     }
     const float norm = rsqrtf(block_sum(s, flip, squares) / static_cast<float>(width) + epsilon);
 #pragma unroll
     for (int i = 0; i < kRowVectors; ++i) {
-      const std::uint32_t col = (threadIdx.x + i * kThreads) * 4;
+      const std::uint32_t col = (thread + i * kThreads) * 4;
       if (col >= width) continue;
       const float4 w = __ldg(reinterpret_cast<const float4*>(step.weight + col));
       r[i].x = (r[i].x + v[i].x * norm * w.x) * step.scale;
@@ -47,44 +63,38 @@ __device__ __noinline__ void row_step(DecodeShared& s, unsigned& flip, std::uint
       r[i].w = (r[i].w + v[i].w * norm * w.w) * step.scale;
       if (step.out != nullptr) *reinterpret_cast<float4*>(step.out + col) = r[i];
     }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kRowVectors; ++i) {
-      const std::uint32_t col = (threadIdx.x + i * kThreads) * 4;
-      if (col < width) r[i] = load4(step.in + col);
-    }
   }
   if (step.next == nullptr) return;
-  squares = 0;
+  float squares = 0;
 #pragma unroll
-  for (int i = 0; i < kRowVectors; ++i) {
-    if ((threadIdx.x + i * kThreads) * 4 < width) squares += square_sum(r[i]);
-  }
+  for (int i = 0; i < kRowVectors; ++i) squares += square_sum(r[i]);
   const float norm = rsqrtf(block_sum(s, flip, squares) / static_cast<float>(width) + epsilon);
 #pragma unroll
   for (int i = 0; i < kRowVectors; ++i) {
-    const std::uint32_t col = (threadIdx.x + i * kThreads) * 4;
-    if (col - (threadIdx.x & 7u) * 4 >= (width + 63) / 64 * 64) break;
+    const std::uint32_t col = (thread + i * kThreads) * 4;
+    if (col - (thread & 7u) * 4 >= (width + 63) / 64 * 64) break;
     float4 y = make_float4(0, 0, 0, 0);
     if (col < width) {
       const float4 w = __ldg(reinterpret_cast<const float4*>(step.next + col));
       y = make_float4(r[i].x * norm * w.x, r[i].y * norm * w.y, r[i].z * norm * w.z, r[i].w * norm * w.w);
       if (step.plain != nullptr) *reinterpret_cast<float4*>(step.plain + col) = y;
     }
-    if (step.operand != nullptr) store_operand(*step.operand, step.operand_row, col, y, step.up);
+    if (step.makes_operand) store_operand(step.operand, step.operand_row, col, y, step.up);
   }
 }
 
 // One scale for all slices and rows.
-__device__ inline void fill_scales(const Operand& x, std::uint32_t slices, float up) {
-  for (std::uint32_t i = threadIdx.x; i < slices * x.pitch; i += kThreads) x.scales[i] = 1.0f / up;
+__device__ __forceinline__ void fill_scales(const Operand& x, std::uint32_t slices, float up) {
+#pragma unroll 1
+  for (std::uint32_t i = thread_index(); i < slices * x.pitch; i += kThreads) x.scales[i] = 1.0f / up;
 }
 
 // Rows of f32 as the block's columns of an operand. `index`: which rows; null: `first` on.
-__device__ inline void operand_from_rows(const float* rows, const std::uint32_t* index, std::uint32_t first,
+__device__ __forceinline__ void operand_from_rows(const float* rows, const std::uint32_t* index, std::uint32_t first,
                                          std::uint32_t width, const Operand& x, float up) {
   const std::uint32_t vectors = (x.chunk1 - x.chunk0) * 16;
-  for (std::uint32_t i = threadIdx.x; i < x.rows * vectors; i += kThreads) {
+#pragma unroll 1
+  for (std::uint32_t i = thread_index(); i < x.rows * vectors; i += kThreads) {
     const std::uint32_t row = i / vectors;
     const std::uint32_t col = x.chunk0 * 64 + i % vectors * 4;
     const std::uint32_t from = index == nullptr ? first + row : index[first + row];
@@ -100,21 +110,30 @@ constexpr int kTeamVectors = 2;  // float4 a thread: slices of up to 1,024 colum
 
 // gelu(gate) * up of one slice of one row as the operand, scaled by its own largest value. By a team of four warps.
 template <int Pieces>
-__device__ __noinline__ void activate_slice(float (*largest)[kTeamWarps], const DecodeOp& op, std::uint32_t ffn, const Parts& both,
+__device__ __forceinline__ void activate_slice(float (*largest)[kTeamWarps], const DecodeOp& op, std::uint32_t ffn, const Parts& both,
                                std::uint32_t row, std::uint32_t slice, const Operand& x, std::uint32_t operand_row) {
-  const std::uint32_t thread = threadIdx.x % (kTeamWarps * 32);
-  const int team = static_cast<int>(threadIdx.x) / (kTeamWarps * 32);
+  const std::uint32_t in_block = thread_index();
+  const std::uint32_t thread = in_block % (kTeamWarps * 32);
+  const int team = static_cast<int>(in_block) / (kTeamWarps * 32);
   const std::uint32_t begin = slice_begin(op, slice) * 64;
   const std::uint32_t end = slice_begin(op, slice + 1) * 64;
   float4 y[kTeamVectors];
   float most = 0;
+  constexpr int kBatch = Pieces == 4 ? 4 : 2;
+  PartSum<Pieces, float4, kBatch> gate[kTeamVectors], up_sum[kTeamVectors];
+#pragma unroll
+  for (int i = 0; i < kTeamVectors; ++i) {
+    const std::uint32_t col = begin + (thread + i * kTeamWarps * 32) * 4;
+    gate[i].issue(both, row, col, col < end && col < ffn);
+    up_sum[i].issue(both, row, ffn + col, col < end && col < ffn);
+  }
 #pragma unroll
   for (int i = 0; i < kTeamVectors; ++i) {
     const std::uint32_t col = begin + (thread + i * kTeamWarps * 32) * 4;
     y[i] = make_float4(0, 0, 0, 0);
     if (col >= end || col >= ffn) continue;
-    const float4 g = load_sum4<Pieces>(both, row, col);
-    const float4 u = load_sum4<Pieces>(both, row, ffn + col);
+    const float4 g = gate[i].total(both, row, col);
+    const float4 u = up_sum[i].total(both, row, ffn + col);
     y[i] = make_float4(gelu_tanh(g.x) * u.x, gelu_tanh(g.y) * u.y, gelu_tanh(g.z) * u.z, gelu_tanh(g.w) * u.w);
     most = fmaxf(most, fmaxf(fmaxf(fabsf(y[i].x), fabsf(y[i].y)), fmaxf(fabsf(y[i].z), fabsf(y[i].w))));
   }
@@ -132,7 +151,7 @@ __device__ __noinline__ void activate_slice(float (*largest)[kTeamWarps], const 
 #pragma unroll
   for (int i = 0; i < kTeamVectors; ++i) {
     const std::uint32_t col = begin + (thread + i * kTeamWarps * 32) * 4;
-    if (col - (threadIdx.x & 7u) * 4 >= end) break;
+    if (col - (thread & 7u) * 4 >= end) break;
     store_operand(x, operand_row, col, y[i], up);
   }
 }

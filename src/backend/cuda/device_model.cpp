@@ -20,14 +20,19 @@ float normed_up(const std::vector<float>& weights) {
 
 DecodeOp make_op(std::initializer_list<const PackedMatrix*> matrices, std::uint32_t cols, const DecodeLimits& limits) {
   DecodeOp op;
-  op.parts = limits.parts_of(cols);
+  op.parts = static_cast<std::uint16_t>(limits.parts_of(cols));
+  std::size_t count = 0;
+  std::uint32_t tiles = 0;
   for (const PackedMatrix* m : matrices) {
     if (m->empty()) continue;
-    op.segments[op.count++] = {m->data.data(), m->tiles, m->rows, op.width, m->format};
-    op.tiles += m->tiles;
+    op.data[count] = m->data.data();
+    op.rows[count] = m->rows;
+    op.format[count] = static_cast<std::uint8_t>(m->format);
+    op.tiles_end[count++] = tiles += m->tiles;
     op.width += m->rows;
-    op.chunks = m->chunks;
+    op.chunks = static_cast<std::uint16_t>(m->chunks);
   }
+  for (; count < 3; ++count) op.tiles_end[count] = tiles;
   return op;
 }
 
@@ -126,7 +131,6 @@ void DeviceModel::make_tables(cudaStream_t stream) {
     d.post_attention_norm = l.post_attention_norm.data();
     d.ffn_norm = l.ffn_norm.data();
     d.post_ffw_norm = l.post_ffw_norm.data();
-    d.frequencies = frequencies(l);
     d.shape = l.shape;
     d.window = l.window;
     d.kind = l.window == 0 ? 1 : 0;
@@ -142,10 +146,11 @@ void DeviceModel::make_tables(cudaStream_t stream) {
   }
   host_ops.push_back(make_op({&table}, g_.hidden, limits_));
   for (const DecodeOp& op : host_ops) {
-    sizes.most_parts = std::max(sizes.most_parts, op.parts);
-    sizes.most_part_chunks = std::max(sizes.most_part_chunks, (op.chunks + op.parts - 1) / op.parts);
-    for (std::uint32_t i = 0; i < op.count; ++i)
-      sizes.most_chunk_bytes = std::max(sizes.most_chunk_bytes, chunk_bytes(op.segments[i].format));
+    sizes.most_parts = std::max<std::uint32_t>(sizes.most_parts, op.parts);
+    const std::uint32_t part_chunks = (std::uint32_t{op.chunks} + op.parts - 1) / op.parts;
+    sizes.most_part_chunks = std::max(sizes.most_part_chunks, part_chunks);
+    for (const std::uint8_t format : op.format)
+      sizes.most_chunk_bytes = std::max(sizes.most_chunk_bytes, chunk_bytes(static_cast<Format>(format)));
   }
   if (sizes.most_parts > limits_.processors)
     fail(ErrorCode::kRefused, "this model needs a device with more than {} multiprocessors", limits_.processors);
@@ -179,6 +184,10 @@ void DeviceModel::describe(DecodeJob& job) const {
   job.vocab = g_.vocab;
   job.epsilon = g_.norm_epsilon;
   job.softcap = g_.softcap;
+  for (int kind = 0; kind < 2; ++kind) {
+    job.frequencies[kind] = frequency_tables[kind].data();
+    job.head_dims[kind] = head_dims[kind];
+  }
   job.output_norm = output_norm.data();
   job.output_up = output_up_;
 }

@@ -187,7 +187,9 @@ std::size_t Service::Impl::choose_slot(Work& work) const {
   }
   // What the prompt cache has goes into the slot that is missed the least.
   if (const PromptCache* kept = engine.options().prompt_cache;
-      kept != nullptr && job.reuse_prompt && kept->longest(engine.cache_plan(), job.request.prompt) > most)
+      kept != nullptr && job.reuse_prompt &&
+      (kept->longest(engine.cache_plan(), job.request.prompt) > most ||
+       kept->longest_on_disk(engine.cache_plan(), job.request.prompt, most) > most))
     return oldest;
   if (best == slots.size()) return oldest;
   const bool spare = slots[oldest].state.tokens.empty();

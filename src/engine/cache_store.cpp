@@ -23,6 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
 
 constexpr std::uint32_t kVersion = 1;
 constexpr std::size_t kHexDigits = 64;
@@ -330,7 +331,7 @@ void CacheStore::reject(const std::string& name, const char* why) {
   log(fmt::format("kept prompt {} {}: removed", path(name), why));
 }
 
-void CacheStore::put(std::shared_ptr<const KeptPrompt> state) {
+void CacheStore::put(std::shared_ptr<const KeptPrompt> state, bool at_once) {
   const std::string name = name_of(state->tokens);
   const std::lock_guard lock(mutex_);
   if (stop_by_) return;
@@ -343,7 +344,7 @@ void CacheStore::put(std::shared_ptr<const KeptPrompt> state) {
     waiting_.erase(waiting_.begin());
     ++counts_.skipped;
   }
-  waiting_.push_back({std::move(state), Clock::now()});
+  waiting_.push_back({std::move(state), Clock::now() + (at_once ? 0ms : options_.settle)});
   changed_.notify_all();
 }
 
@@ -393,12 +394,15 @@ void CacheStore::serve() {
       changed_.wait(lock);
       continue;
     }
-    if (const auto due = waiting_.front().since + options_.settle; !flushing_ && !stop_by_ && now < due) {
+    const auto first = std::min_element(waiting_.begin(), waiting_.end(),
+                                        [](const Waiting& x, const Waiting& y) { return x.due < y.due; });
+    if (!flushing_ && !stop_by_ && now < first->due) {
+      const auto due = first->due;
       changed_.wait_until(lock, due);
       continue;
     }
-    writing_ = std::move(waiting_.front().state);
-    waiting_.erase(waiting_.begin());
+    writing_ = std::move(first->state);
+    waiting_.erase(first);
     const std::shared_ptr<const KeptPrompt> state = writing_;
     lock.unlock();
     std::string wrong;

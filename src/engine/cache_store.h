@@ -1,9 +1,10 @@
 // The prompt cache's second tier: states in files of one folder, for what memory has no room for and for
 // after a restart.
 //
-// A thread of its own writes; nobody waits for it. A state waits a moment first, in case the next turn of
-// its conversation takes its place, and at most kMostWaiting wait. Files appear whole under their names
-// (temporary name, fsync, rename). The least recently used ones leave, also those that other models wrote.
+// A thread of its own writes; nobody waits for it. While memory is not full a state waits a moment first, in
+// case the next turn of its conversation takes its place; at most kMostWaiting wait. Files appear whole under
+// their names (temporary name, fsync, rename). The least recently used ones leave, also those that other
+// models wrote.
 //
 // One file, in the machine's byte order:
 //   "gemstate", version, the identity, positions, first ring position, bytes of a fixed row and of a ring
@@ -63,8 +64,9 @@ class CacheStore {
 
   const KvPlan& plan() const { return options_.plan; }
 
-  // Has `state` written some time. Its plan must be plan().
-  void put(std::shared_ptr<const KeptPrompt> state);
+  // Has `state` written some time; at once when memory is short and it may have to leave soon. Its plan must
+  // be plan().
+  void put(std::shared_ptr<const KeptPrompt> state, bool at_once);
   // Its memory is needed: forgets it unless it is being written.
   void withdraw(const KeptPrompt& state);
   // Bytes of the state that is being written; they are not free before.
@@ -110,7 +112,7 @@ class CacheStore {
   };
   struct Waiting {
     std::shared_ptr<const KeptPrompt> state;
-    std::chrono::steady_clock::time_point since;
+    std::chrono::steady_clock::time_point due;
   };
 
   void open_folder();

@@ -107,6 +107,7 @@ bool PromptCache::keep(const KvCache& cache, std::span<const std::int32_t> token
   const std::uint32_t own = static_cast<std::uint32_t>(next->fixed.size()) * kPage;
   const std::uint64_t needed =
       std::uint64_t{length - own} * fixed_row + std::uint64_t{length - next->first_ring} * ring_row;
+  const std::uint64_t evicted_before = counts_.evicted;
   if (!make_room(needed)) return false;
   try {
     for (std::uint32_t first = own; first < length; first += kPage) {
@@ -127,7 +128,8 @@ bool PromptCache::keep(const KvCache& cache, std::span<const std::int32_t> token
     return false;
   }
   ++counts_.kept;
-  if (store_ != nullptr && store_->plan() == next->plan) store_->put(std::move(next));
+  if (store_ != nullptr && store_->plan() == next->plan)
+    store_->put(std::move(next), counts_.evicted != evicted_before);
   return true;
 }
 

@@ -391,6 +391,10 @@ ServiceStatus Service::status() const {
   status.running = shared.running;
   status.rounds = shared.rounds;
   status.prompt_cache = shared.prompt_cache;
+  // What is on disk changes between rounds too.
+  if (const PromptCache* kept = impl_->engine.options().prompt_cache;
+      kept != nullptr && kept->store() != nullptr)
+    status.prompt_cache.disk = kept->store()->status();
   status.stopping = shared.draining || shared.stopping;
   return status;
 }

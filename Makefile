@@ -1,11 +1,12 @@
 # The commands of the README. Everything is built below build/; nothing is installed outside it but the Debian packages
 # that tools/setup.sh names (and only those that are missing).
 .DEFAULT_GOAL := help
-.PHONY: run build test lint bench install clean help
+.PHONY: run build test soak lint bench install clean help
 
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 NAME ?= gem
+SOAK_MINUTES ?= 30
 SAMPLE = What is 25 + 17?
 
 help:
@@ -29,6 +30,12 @@ build: ## build the release program, build/gem
 test: ## build and run all tests, sanitizers and fuzz seeds included
 	@tools/setup.sh build test
 	@tools/test.sh
+
+soak: ## SOAK_MINUTES=30 of random clients against the server under sanitizers
+	@tools/setup.sh build test
+	@cmake --preset asan >build/configure-asan.log 2>&1 || { cat build/configure-asan.log; exit 1; }
+	@cmake --build build/asan --target gem -j $(JOBS)
+	@tools/soak build/asan/gem --minutes $(SOAK_MINUTES)
 
 lint: ## formatting, layering, clang-tidy on changed code
 	@tools/setup.sh build lint

@@ -20,14 +20,14 @@ constexpr int kAttempts = 100;  // names tried before giving up
 
 }  // namespace
 
-OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
+OutputFile::OutputFile(std::string path, unsigned mode) : path_(std::move(path)) {
   struct stat status {};
   // Renaming over a device (/dev/null) or a folder would replace or break it.
   if (::stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
     fail(ErrorCode::kUsage, "cannot write {}: it exists and is not a regular file", path_);
   for (int attempt = 0; fd_ < 0; ++attempt) {
     temporary_ = fmt::format("{}.part-{}-{}", path_, ::getpid(), attempt);
-    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     if (fd_ < 0 && (errno != EEXIST || attempt == kAttempts))
       fail(ErrorCode::kFailed, "cannot create {}: {}", temporary_, std::strerror(errno));
   }

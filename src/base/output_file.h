@@ -15,8 +15,8 @@ namespace gem {
 class OutputFile {
  public:
   // Error(kUsage) when `path` exists and is no regular file; Error(kFailed) with the system's reason
-  // otherwise.
-  explicit OutputFile(std::string path);
+  // otherwise. `mode`: who may read it, 0600 for what is the owner's alone.
+  explicit OutputFile(std::string path, unsigned mode = 0644);
   ~OutputFile();  // removes the temporary file unless commit() has run
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;

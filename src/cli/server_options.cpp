@@ -39,6 +39,14 @@ void ServerOptions::add_model_options(CLI::App& app) {
          "MiB for states of earlier prompts; 0: only each slot's own (default: half of what is left, at "
          "most 8192)")
       ->check(CLI::Range(std::uint64_t{0}, std::uint64_t{1} << 40));
+  CLI::Option* folder = app.add_option(
+      "--cache-dir", cache_folder,
+      "Folder for states of prompts that memory has no room for and that outlive the server; holds what was "
+      "said, readable by this user alone (default: none)");
+  app.add_option("--cache-disk", cache_disk,
+                 "MiB of files in it (default: half of what the disk has free, at most 16384)")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
+      ->needs(folder);
   app.add_option("--temperature,--temp", sampling.temperature,
                  "Where a request says nothing; 0 is greedy (default: the model's, 1.0)");
   app.add_option("--top-k", sampling.top_k, "Likewise; 0 keeps all (default: the model's, 64)");

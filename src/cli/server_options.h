@@ -21,8 +21,10 @@ struct ServerOptions {
   ModelOptions model;
   SamplingOptions sampling;  // what requests get that say nothing
   std::string alias;
-  std::uint32_t parallel = 0;              // 0: as many of 4, 2, 1 as fit the memory
-  std::optional<std::uint64_t> cache_ram;  // MiB; nothing: default_prompt_cache()
+  std::uint32_t parallel = 0;               // 0: as many of 4, 2, 1 as fit the memory
+  std::optional<std::uint64_t> cache_ram;   // MiB; nothing: default_prompt_cache()
+  std::string cache_folder;                 // empty: nothing is kept on disk
+  std::optional<std::uint64_t> cache_disk;  // MiB
   std::size_t queue = server::ServiceOptions{}.queue;
   bool think = true;
   std::optional<std::uint32_t> thinking_budget;

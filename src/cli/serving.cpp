@@ -59,6 +59,9 @@ void Serving::load() {
   session.streams = options_.parallel;
   session.prompt_cache.reset();
   if (options_.cache_ram) session.prompt_cache = *options_.cache_ram << 20;
+  session.cache_folder = options_.cache_folder;
+  if (options_.cache_disk) session.cache_disk = *options_.cache_disk << 20;
+  session.cache_log = [](const std::string& line) { spdlog::warn("{}", line); };
   const auto start = std::chrono::steady_clock::now();
   auto last = start;
   session.load_progress = [&](std::uint64_t done, std::uint64_t total) {
@@ -71,6 +74,11 @@ void Serving::load() {
   session.drafts.warn = [](const std::string& text) { spdlog::warn("{}", text); };
   session_ = Session::open(session);
   spdlog::info("drafts: {}", session_->drafting());
+  if (const PromptCache* kept = session_->prompt_cache(); kept != nullptr && kept->store() != nullptr) {
+    const CacheStore::Status disk = kept->store()->status();
+    spdlog::info("kept prompts in {}: {} of this model, {} of at most {}", options_.cache_folder, disk.states,
+                 human_bytes(disk.bytes), human_bytes(disk.budget));
+  }
   service_ = std::make_unique<server::Service>(*session_, server::ServiceOptions{.queue = options_.queue},
                                                &metrics_);
   server::RequestDefaults defaults;
@@ -130,9 +138,14 @@ bool Serving::drain(std::chrono::milliseconds limit, SignalQueue& signals) {
     }
     return true;
   };
-  if (!ended([&](auto slice) { return service_->wait_idle(slice); })) return false;
-  http_->drain();
-  return ended([&](auto slice) { return http_->wait_until_drained(slice); });
+  bool done = ended([&](auto slice) { return service_->wait_idle(slice); });
+  if (done) {
+    http_->drain();
+    done = ended([&](auto slice) { return http_->wait_until_drained(slice); });
+  }
+  // Whoever is in a hurry does not wait for the disk either.
+  if (!done) session_->abandon_cache_writes();
+  return done;
 }
 
 void Serving::stop() {

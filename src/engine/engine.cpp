@@ -86,10 +86,15 @@ void Engine::resume_from_cache(KeptState& state, std::span<const std::int32_t> p
   PromptCache* const kept = options_.prompt_cache;
   if (kept == nullptr) return;
   const std::uint32_t here = resumable(state, prompt);
+  if (kept->longest_on_disk(cache_plan(), prompt, here) > 0) {
+    if (state.cache == nullptr) state.cache = backend_.new_cache(cache_plan());
+    kept->fetch(*state.cache, prompt, here);
+  }
   const bool better = kept->longest(cache_plan(), prompt) > here;
   // Its prompt was kept when it had been read; what came after it is worth as much where a later prompt may
   // resume it.
-  if (state.cache != nullptr && backend_.decode_equals_prompt() && (better || here < state.tokens.size() / 2))
+  const bool known = state.cache != nullptr && !state.tokens.empty();  // else it is memory, and no more
+  if (known && backend_.decode_equals_prompt() && (better || here < state.tokens.size() / 2))
     kept->keep(*state.cache, state.tokens);
   if (!better) return;
   if (state.cache == nullptr) state.cache = backend_.new_cache(cache_plan());

@@ -104,6 +104,7 @@ class Stream {
   std::uint32_t position() const { return cache_ == nullptr ? 0 : cache_->length(); }
   const StreamTimes& times() const { return times_; }
   const std::vector<std::int32_t>& tokens() const { return tokens_; }  // prompt and reply
+  bool keeps_prompt() const { return request_.keep_prompt; }           // in the prompt cache, when it is read
   // The state after a finished stream, for Engine::open. Empty when it was taken before.
   KeptState take_state();
 

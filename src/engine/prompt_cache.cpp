@@ -8,47 +8,8 @@
 #include "base/error.h"
 
 namespace gem {
-namespace {
-
-std::uint32_t common(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
-  const std::size_t most = std::min(a.size(), b.size());
-  const auto end = a.begin() + static_cast<std::ptrdiff_t>(most);
-  return static_cast<std::uint32_t>(std::mismatch(a.begin(), end, b.begin()).first - a.begin());
-}
-
-}  // namespace
-
-// Bytes that count themselves: into the sum while they live.
-struct PromptCache::Page {
-  Page(std::size_t size, std::shared_ptr<std::uint64_t> counter) : memory(size), sum(std::move(counter)) {
-    *sum += memory.size();
-  }
-  ~Page() { *sum -= memory.size(); }
-  Page(const Page&) = delete;
-  Page& operator=(const Page&) = delete;
-
-  Buffer memory;
-  std::shared_ptr<std::uint64_t> sum;
-};
-
-struct PromptCache::State {
-  KvPlan plan;
-  std::vector<std::int32_t> tokens;
-  std::uint32_t first_ring = 0;  // rings holds the rows of positions first_ring .. tokens.size() - 1
-  std::vector<std::shared_ptr<Page>> fixed;  // rows of kPage positions each, the last one perhaps of fewer
-  std::shared_ptr<Page> rings;               // null when there are none
-
-  std::uint32_t length() const { return static_cast<std::uint32_t>(tokens.size()); }
-  // Whether a row at `at` or above finds all that it may see.
-  bool reaches(std::uint32_t at) const {
-    if (at > length()) return false;
-    if (rings == nullptr && first_ring == length()) return true;  // every layer has a slot for every position
-    return first_ring == 0 || (at + 1 > plan.window && at + 1 - plan.window >= first_ring);
-  }
-};
-
-PromptCache::PromptCache(std::uint64_t budget)
-    : budget_(budget), bytes_(std::make_shared<std::uint64_t>(0)) {}
+PromptCache::PromptCache(std::uint64_t budget, std::unique_ptr<CacheStore> store)
+    : budget_(budget), bytes_(std::make_shared<std::atomic<std::uint64_t>>(0)), store_(std::move(store)) {}
 
 PromptCache::~PromptCache() = default;
 
@@ -57,8 +18,9 @@ PromptCache::Match PromptCache::find(const KvPlan& plan, std::span<const std::in
   if (prompt.empty()) return best;
   for (auto state = states_.begin(); state != states_.end(); ++state) {
     if ((*state)->plan != plan) continue;
-    const std::uint32_t length = common((*state)->tokens, prompt.first(prompt.size() - 1));
-    if (length > best.length && (*state)->reaches(length)) best = {state, length};
+    const std::uint32_t length = common_tokens((*state)->tokens, prompt.first(prompt.size() - 1));
+    if (length > best.length && reaches(plan.window, (*state)->length(), (*state)->first_ring, length))
+      best = {state, length};
   }
   return best;
 }
@@ -67,19 +29,45 @@ std::uint32_t PromptCache::longest(const KvPlan& plan, std::span<const std::int3
   return find(plan, prompt).length;
 }
 
+std::uint32_t PromptCache::longest_on_disk(const KvPlan& plan, std::span<const std::int32_t> prompt,
+                                           std::uint32_t have) const {
+  if (store_ == nullptr || store_->plan() != plan) return 0;
+  const auto match = store_->find(prompt, std::max(have, longest(plan, prompt)), budget_);
+  return match ? match->length : 0;
+}
+
+void PromptCache::fetch(const KvCache& like, std::span<const std::int32_t> prompt, std::uint32_t have) {
+  if (store_ == nullptr || store_->plan() != like.plan()) return;
+  have = std::max(have, longest(like.plan(), prompt));
+  // Ends: a file that cannot be loaded is not found again.
+  while (const auto match = store_->find(prompt, have, budget_)) {
+    if (!make_room(match->bytes)) return;
+    try {
+      auto state = store_->load(*match, like.row_bytes(KvCache::Part::kFixed),
+                                like.row_bytes(KvCache::Part::kRings), bytes_);
+      if (state == nullptr) continue;
+      states_.push_back(std::move(state));
+    } catch (const std::bad_alloc&) {
+    } catch (const Error&) {  // no memory for a page
+    }
+    return;
+  }
+}
+
 std::uint32_t PromptCache::restore(KvCache& cache, std::span<const std::int32_t> prompt) {
   const Match match = find(cache.plan(), prompt);
   if (match.length == 0) return 0;
   states_.splice(states_.end(), states_, match.state);
-  const State& state = **match.state;
+  const KeptPrompt& state = **match.state;
+  constexpr std::uint32_t kPage = KeptPrompt::kPage;
   cache.begin_restore();
   for (std::uint32_t first = 0; first < match.length; first += kPage) {
     const std::uint32_t in_page = std::min(kPage, state.length() - first);
-    cache.copy_in(KvCache::Part::kFixed, first, in_page, state.fixed[first / kPage]->memory.as<std::byte>());
+    cache.copy_in(KvCache::Part::kFixed, first, in_page, state.fixed[first / kPage]->bytes().data());
   }
   if (state.rings != nullptr) {
     cache.copy_in(KvCache::Part::kRings, state.first_ring, state.length() - state.first_ring,
-                  state.rings->memory.as<std::byte>());
+                  state.rings->bytes().data());
   }
   cache.finish_restore(state.length(), state.first_ring);
   cache.roll_back_to(match.length);
@@ -93,11 +81,12 @@ bool PromptCache::keep(const KvCache& cache, std::span<const std::int32_t> token
     fail(ErrorCode::kFailed, "a cache of {} positions with {} tokens", cache.length(), tokens.size());
   if (tokens.empty()) return false;
   const std::uint32_t length = cache.length();
-  const State* like = nullptr;
+  constexpr std::uint32_t kPage = KeptPrompt::kPage;
+  const KeptPrompt* like = nullptr;
   std::uint32_t shared = 0;  // tokens in common with `like`
   for (auto state = states_.begin(); state != states_.end(); ++state) {
     if ((*state)->plan != cache.plan()) continue;
-    const std::uint32_t alike = common((*state)->tokens, tokens);
+    const std::uint32_t alike = common_tokens((*state)->tokens, tokens);
     if (alike == length && (*state)->length() == length) {
       states_.splice(states_.end(), states_, state);
       return true;
@@ -110,7 +99,7 @@ bool PromptCache::keep(const KvCache& cache, std::span<const std::int32_t> token
 
   const std::size_t fixed_row = cache.row_bytes(KvCache::Part::kFixed);
   const std::size_t ring_row = cache.row_bytes(KvCache::Part::kRings);
-  auto next = std::make_unique<State>();
+  auto next = std::make_shared<KeptPrompt>();
   next->plan = cache.plan();
   next->tokens.assign(tokens.begin(), tokens.end());
   next->first_ring = cache.oldest_kept();
@@ -118,35 +107,43 @@ bool PromptCache::keep(const KvCache& cache, std::span<const std::int32_t> token
   const std::uint32_t own = static_cast<std::uint32_t>(next->fixed.size()) * kPage;
   const std::uint64_t needed =
       std::uint64_t{length - own} * fixed_row + std::uint64_t{length - next->first_ring} * ring_row;
-  if (needed > budget_) return false;
-  evict_to(budget_ - needed);
-  if (*bytes_ + needed > budget_) return false;  // the shared pages themselves are in the way
+  const std::uint64_t evicted_before = counts_.evicted;
+  if (!make_room(needed)) return false;
   try {
     for (std::uint32_t first = own; first < length; first += kPage) {
       const std::uint32_t count = std::min(kPage, length - first);
-      next->fixed.push_back(std::make_shared<Page>(count * fixed_row, bytes_));
-      cache.copy_out(KvCache::Part::kFixed, first, count, next->fixed.back()->memory.as<std::byte>());
+      auto page = std::make_shared<KeptRows>(count * fixed_row, bytes_);
+      cache.copy_out(KvCache::Part::kFixed, first, count, page->data());
+      next->fixed.push_back(std::move(page));
     }
     if (next->first_ring < length) {
-      next->rings = std::make_shared<Page>((length - next->first_ring) * ring_row, bytes_);
-      cache.copy_out(KvCache::Part::kRings, next->first_ring, length - next->first_ring,
-                     next->rings->memory.as<std::byte>());
+      auto rings = std::make_shared<KeptRows>((length - next->first_ring) * ring_row, bytes_);
+      cache.copy_out(KvCache::Part::kRings, next->first_ring, length - next->first_ring, rings->data());
+      next->rings = std::move(rings);
     }
-    states_.push_back(std::move(next));
+    states_.push_back(next);
   } catch (const std::bad_alloc&) {
     return false;
   } catch (const Error&) {  // no memory for a page
     return false;
   }
   ++counts_.kept;
+  if (store_ != nullptr && store_->plan() == next->plan)
+    store_->put(std::move(next), counts_.evicted != evicted_before);
   return true;
 }
 
-void PromptCache::evict_to(std::uint64_t bytes) {
-  while (*bytes_ > bytes && !states_.empty()) {
+// False when pages that somebody else needs are in the way: a state of this one's beginning, or one that is
+// being written.
+bool PromptCache::make_room(std::uint64_t bytes) {
+  const std::uint64_t writing = store_ != nullptr ? store_->writing() : 0;
+  if (bytes > budget_ || writing > budget_ - bytes) return false;
+  while (*bytes_ > budget_ - bytes && !states_.empty()) {
+    if (store_ != nullptr) store_->withdraw(*states_.front());
     states_.pop_front();
     ++counts_.evicted;
   }
+  return *bytes_ <= budget_ - bytes;
 }
 
 std::uint32_t PromptCache::interval(const KvCache& cache) const {
@@ -167,6 +164,7 @@ PromptCache::Status PromptCache::status() const {
   status.budget = budget_;
   status.bytes = *bytes_;
   status.states = states_.size();
+  if (store_ != nullptr) status.disk = store_->status();
   return status;
 }
 

@@ -5,6 +5,8 @@
 
 #include "base/error.h"
 #include "base/system_memory.h"
+#include "engine/cache_identity.h"
+#include "engine/cache_store.h"
 #include "engine/draft/combined.h"
 #include "engine/draft/find.h"
 #include "engine/draft/mtp.h"
@@ -103,7 +105,21 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
          "a prompt cache of {} bytes beside the {} that the model needs: {} are available",
          s->memory_.prompt_cache, s->memory_.total() - s->memory_.prompt_cache, *room);
   }
-  if (s->memory_.prompt_cache != 0) s->prompt_cache_ = std::make_unique<PromptCache>(s->memory_.prompt_cache);
+  std::unique_ptr<CacheStore> store;
+  if (!options.cache_folder.empty()) {
+    if (s->memory_.prompt_cache == 0)
+      fail(ErrorCode::kUsage, "prompts kept in {} need a prompt cache in memory too, and there is none",
+           options.cache_folder);
+    const KvPlan kv = KvPlan::make(g, context, chunk, s->memory_.kv_type);
+    store = std::make_unique<CacheStore>(
+        CacheStoreOptions{.folder = options.cache_folder,
+                          .budget = options.cache_disk,
+                          .identity = cache_identity(*s->model_, *s->backend_, kv),
+                          .plan = kv,
+                          .log = options.cache_log});
+  }
+  if (s->memory_.prompt_cache != 0)
+    s->prompt_cache_ = std::make_unique<PromptCache>(s->memory_.prompt_cache, std::move(store));
   // Now that nothing is refused any more, and not with the first reply: whoever waits for the model to be
   // ready waits for this.
   s->backend_->load_weights(options.load_progress);
@@ -122,6 +138,10 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
                                                 .warn = options.drafts.warn});
   }
   return s;
+}
+
+void Session::abandon_cache_writes() {
+  if (prompt_cache_ != nullptr && prompt_cache_->store() != nullptr) prompt_cache_->store()->abandon();
 }
 
 SamplingParams Session::default_sampling() const {

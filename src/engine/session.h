@@ -40,7 +40,11 @@ struct SessionOptions {
   // Bytes for states of prompts beside those of the streams; nothing: as much as fits,
   // default_prompt_cache().
   std::optional<std::uint64_t> prompt_cache = 0;
-  Backend::Progress load_progress = {};  // while the weights are packed
+  // A folder where these states are kept beyond memory and restarts (engine/cache_store.h); empty: none.
+  std::string cache_folder = {};
+  std::optional<std::uint64_t> cache_disk = {};            // bytes of it; nothing: CacheStoreOptions::budget
+  std::function<void(const std::string&)> cache_log = {};  // what is to be told of it, from any thread
+  Backend::Progress load_progress = {};                    // while the weights are packed
   SessionDrafts drafts = {};
   // Puts something between the engine and its backend (tests: rounds that fail or wait).
   std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> wrap_backend = {};
@@ -63,8 +67,8 @@ class Session {
  public:
   // Error(kRefused) also when the memory plan does not fit what the system has left. Where only the
   // checkpoints do not fit, the session goes without them (EngineOptions::checkpoints). Error(kUsage) for a
-  // KV cache type that the backend does not have. An assistant that was named must fit (Error(kRefused)), one
-  // that was found need not.
+  // KV cache type that the backend does not have, and for a cache folder that cannot be used. An assistant
+  // that was named must fit (Error(kRefused)), one that was found need not.
   static std::unique_ptr<Session> open(const SessionOptions& options);
 
   const Model& model() const { return *model_; }
@@ -74,6 +78,8 @@ class Session {
   const Engine& engine() const { return *engine_; }
   const MemoryPlan& memory() const { return memory_; }
   const PromptCache* prompt_cache() const { return prompt_cache_.get(); }  // null: none
+  // The end is near and nobody wants to wait: what is not on disk yet does not get there.
+  void abandon_cache_writes();
   // Who drafts, or why nobody does: "the MTP assistant mtp-x.gguf and copies of earlier text".
   const std::string& drafting() const { return drafting_; }
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <span>
 
-#include "hub/digest.h"
+#include "base/digest.h"
 
 namespace gem::hub {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "hub/digest.h"
+#include "base/digest.h"
 #include "hub/http.h"
 #include "hub/names.h"
 #include "hub/settings.h"

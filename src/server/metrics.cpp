@@ -231,6 +231,17 @@ std::string Metrics::text(const ServiceStatus* status) const {
   w.counter("gem_prompt_cache_restored_total", now.prompt_cache.restored,
             "Replies that began with one of them.");
   w.counter("gem_prompt_cache_evicted_total", now.prompt_cache.evicted, "States that left for want of room.");
+  if (const CacheStore::Status& disk = now.prompt_cache.disk; disk.budget > 0) {
+    w.gauge("gem_prompt_cache_disk_bytes", disk.bytes, "Bytes of kept prompts' files.");
+    w.gauge("gem_prompt_cache_disk_budget_bytes", disk.budget, "Most bytes that they may take.");
+    w.gauge("gem_prompt_cache_disk_states", disk.states, "Kept prompts on disk that may be resumed.");
+    w.counter("gem_prompt_cache_disk_written_total", disk.written, "States written.");
+    w.counter("gem_prompt_cache_disk_loaded_total", disk.loaded, "States read back.");
+    w.counter("gem_prompt_cache_disk_evicted_total", disk.evicted, "Files that left for want of room.");
+    w.counter("gem_prompt_cache_disk_skipped_total", disk.skipped,
+              "States not written: too large, too many at once, the disk full.");
+    w.counter("gem_prompt_cache_disk_rejected_total", disk.rejected, "Damaged files, removed.");
+  }
   w.counter("gem_requests_accepted_total", value(queued_), "Replies asked for and queued.");
   w.head("gem_requests_total", "counter", "Replies by outcome.");
   w.sample("gem_requests_total", value(stop_), "outcome=\"stop\"");

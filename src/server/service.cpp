@@ -102,6 +102,8 @@ struct Service::Impl {
   void admit();
   void start(const std::shared_ptr<Work>& work, std::size_t slot, KeptState state);
   std::size_t choose_slot(Work& work) const;
+  std::uint32_t at_hand(const Work& work) const;
+  bool is_being_read(const Work& work) const;
   void round();
   void end(Work& work, FinishReason reason, std::string error);
   void note_progress();
@@ -148,15 +150,21 @@ void Service::Impl::serve() {
 }
 
 void Service::Impl::admit() {
+  std::size_t passed_over = 0;  // that wait for a prompt which somebody reads: a round tells when it is read
   for (;;) {
     std::shared_ptr<Work> work;
     KeptState state;
     std::size_t slot = 0;
     {
       const std::lock_guard lock(shared->mutex);
-      if (shared->queue.empty() || shared->running == shared->slots.size()) return;
-      work = std::move(shared->queue.front());
-      shared->queue.pop_front();
+      if (shared->queue.size() <= passed_over || shared->running == shared->slots.size()) return;
+      const auto next = shared->queue.begin() + static_cast<std::ptrdiff_t>(passed_over);
+      if (is_being_read(**next)) {
+        ++passed_over;
+        continue;
+      }
+      work = std::move(*next);
+      shared->queue.erase(next);
       slot = choose_slot(*work);
       Slot& chosen = shared->slots[slot];
       chosen.busy = true;
@@ -167,6 +175,36 @@ void Service::Impl::admit() {
     }
     start(work, slot, std::move(state));
   }
+}
+
+// Tokens of its prompt that it would resume now.
+std::uint32_t Service::Impl::at_hand(const Work& work) const {
+  const GenerationJob& job = work.job();
+  const PromptCache* const kept = engine.options().prompt_cache;
+  std::uint32_t most = kept != nullptr ? kept->longest(engine.cache_plan(), job.request.prompt) : 0;
+  for (const Slot& slot : shared->slots) {
+    if (!slot.busy) most = std::max(most, engine.resumable(slot.state, job.request.prompt));
+  }
+  return most;
+}
+
+// Whether a running reply reads a prompt just now that this one begins with, as several replies to one
+// request do: it will be kept when it has been read, and then need not be read again.
+bool Service::Impl::is_being_read(const Work& work) const {
+  if (engine.options().prompt_cache == nullptr || !work.job().reuse_prompt) return false;
+  constexpr std::uint32_t kWorthWaiting = 32;  // tokens
+  const std::vector<std::int32_t>& prompt = work.job().request.prompt;
+  for (const auto& other : running) {
+    const Stream& stream = *other->stream();
+    if (!stream.keeps_prompt() || stream.position() >= other->prompt_tokens()) continue;
+    const std::span<const std::int32_t> theirs(stream.tokens());
+    const std::uint32_t common =
+        std::min(common_tokens(theirs, prompt), static_cast<std::uint32_t>(prompt.size()) - 1);
+    // Nearer to their prompt's end the state cannot be left.
+    if (common + KvPlan::kCheckpointMargin < other->prompt_tokens() || common < stream.position()) continue;
+    if (common >= at_hand(work) + kWorthWaiting) return true;
+  }
+  return false;
 }
 
 // The idle slot whose state gives the most of the prompt, else the one that has not been used for the longest
@@ -187,7 +225,9 @@ std::size_t Service::Impl::choose_slot(Work& work) const {
   }
   // What the prompt cache has goes into the slot that is missed the least.
   if (const PromptCache* kept = engine.options().prompt_cache;
-      kept != nullptr && job.reuse_prompt && kept->longest(engine.cache_plan(), job.request.prompt) > most)
+      kept != nullptr && job.reuse_prompt &&
+      (kept->longest(engine.cache_plan(), job.request.prompt) > most ||
+       kept->longest_on_disk(engine.cache_plan(), job.request.prompt, most) > most))
     return oldest;
   if (best == slots.size()) return oldest;
   const bool spare = slots[oldest].state.tokens.empty();
@@ -351,6 +391,10 @@ ServiceStatus Service::status() const {
   status.running = shared.running;
   status.rounds = shared.rounds;
   status.prompt_cache = shared.prompt_cache;
+  // What is on disk changes between rounds too.
+  if (const PromptCache* kept = impl_->engine.options().prompt_cache;
+      kept != nullptr && kept->store() != nullptr)
+    status.prompt_cache.disk = kept->store()->status();
   status.stopping = shared.draining || shared.stopping;
   return status;
 }

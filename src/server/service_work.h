@@ -46,6 +46,7 @@ class Work : public StreamSink {
   // --- For the engine's thread ---
   bool cancel_asked() const { return cancel_asked_ || overflowed_; }
   GenerationJob& job() { return job_; }
+  const GenerationJob& job() const { return job_; }
   std::uint32_t prompt_tokens() const { return prompt_tokens_; }
   void take_slot(std::size_t slot) { slot_ = slot; }
   void started(std::shared_ptr<Stream> stream);

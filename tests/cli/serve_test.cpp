@@ -92,6 +92,55 @@ TEST(Serve, AnswersAChatAndStops) {
   EXPECT_EQ(log.find("What is"), std::string::npos) << log;
 }
 
+// What was read before the server was restarted need not be read again, and says the same.
+TEST(Serve, KeepsPromptsOnDiskOverARestart) {
+  const Folder folder;
+  const std::string kept = (folder / "kept").string();
+  Json body = Json::parse(kQuestion);
+  std::string text = "Here are some numbers:";
+  for (int i = 0; i < 60; ++i) text += " " + std::to_string(i * i);
+  body["messages"][0]["content"] = text + ". What is 25 + 17?";
+  body["messages"].push_back({{"role", "assistant"}, {"content", "42"}});
+  body["messages"].push_back({{"role", "user"}, {"content", "What is 25 + 17?"}});
+  std::string first;
+  int prompt = 0;
+  {
+    Server server({"--cache-dir", kept});
+    const HttpReply reply = server.call("POST", "/v1/chat/completions", body.dump());
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    first = content_of(reply);
+    prompt = Json::parse(reply.body)["usage"]["prompt_tokens"];
+    EXPECT_EQ(Json::parse(reply.body)["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+    server.process().send(SIGTERM);
+    EXPECT_EQ(server.process().wait(), 0) << server.process().err();
+  }
+  Server server({"--cache-dir", kept, "--cache-disk", "100"});
+  const HttpReply reply = server.call("POST", "/v1/chat/completions", body.dump());
+  EXPECT_EQ(content_of(reply), first);
+  EXPECT_EQ(Json::parse(reply.body)["usage"]["prompt_tokens_details"]["cached_tokens"], prompt - 1);
+  const std::string metrics = server.call("GET", "/metrics").body;
+  EXPECT_NE(metrics.find("gem_prompt_cache_disk_loaded_total 1\n"), std::string::npos) << metrics;
+  EXPECT_NE(metrics.find("gem_prompt_cache_disk_budget_bytes 104857600\n"), std::string::npos);
+  EXPECT_NE(server.process().err().find("kept prompts in " + kept), std::string::npos);
+  // A folder is one server's.
+  const Outcome second = gem_command("serve --port 0 --cache-dir " + kept);
+  EXPECT_EQ(second.status, 2);
+  EXPECT_NE(second.err.find("in use by another process"), std::string::npos) << second.err;
+}
+
+TEST(Serve, AFolderForPromptsThatCannotBeIsSaidAtTheStart) {
+  const Folder folder;
+  write_text(folder / "file", "x");
+  const auto refused = [&](const std::string& arguments, const std::string& why) {
+    const Outcome found = gem_command("serve --port 0 " + arguments);
+    EXPECT_EQ(found.status, 2) << arguments;
+    EXPECT_NE(found.err.find(why), std::string::npos) << found.err;
+  };
+  refused("--cache-dir " + (folder / "file").string(), "it is not a folder");
+  refused("--cache-disk 100", "--cache-dir");
+  refused("--cache-ram 0 --cache-dir " + (folder / "kept").string(), "in memory too");
+}
+
 // Processor time of a process so far, user and system, in clock ticks (10 ms).
 long processor_ticks(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");

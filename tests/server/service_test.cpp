@@ -588,6 +588,63 @@ TEST_F(ServiceTest, KeptPromptsServeMoreConversationsThanThereAreSlots) {
   client.finish();
   service.wait_idle(testing::kPatience);
   EXPECT_EQ(service.status().prompt_cache.states, states) << "cache_prompt: false is not kept";
+  // The slot's cache still holds what nobody may know of; a kept prompt takes its place.
+  jobs[1].request.prompt.push_back(700);
+  Client next = submit(jobs[1]);
+  EXPECT_EQ(next.finish().reason, FinishReason::kLength) << next.all().result->error;
+  EXPECT_GE(next.all().result->times.reused, expected[1]);
+  EXPECT_EQ(next.tokens(), alone(jobs[1]));
+}
+
+// Several replies to one request, or requests that go on from one beginning, have it read once; who asks
+// something else overtakes them.
+TEST_F(ServiceTest, APromptThatIsBeingReadIsNotReadAgain) {
+  Service& service = serve(4, 64, 64 << 20);
+  std::vector<GenerationJob> jobs(4, job(1, 200, 12));
+  jobs[1].request.sampling.seed = 77;
+  for (int i = 0; i < 30; ++i) jobs[2].request.prompt.push_back(600 + i);
+  jobs[3] = job(5, 60, 12);
+  const std::vector<GenerationJob> asked = jobs;
+  auto generations = service.submit(std::move(jobs));
+  EXPECT_EQ(gate_.round(1).size(), 2u);
+  EXPECT_EQ(service.status().queued, 2u);
+  gate_.open();
+  std::vector<std::unique_ptr<Client>> clients;
+  for (auto& generation : generations) clients.push_back(std::make_unique<Client>(std::move(generation)));
+  const std::vector<std::uint32_t> reused = {0, 199, 200, 0};
+  for (std::size_t i = 0; i < clients.size(); ++i) {
+    EXPECT_EQ(clients[i]->finish().times.reused, reused[i]) << i;
+    EXPECT_EQ(clients[i]->tokens(), alone(asked[i])) << i;
+  }
+}
+
+TEST_F(ServiceTest, WhoWaitedForAPromptThatIsGivenUpReadsIt) {
+  Service& service = serve(2, 64, 64 << 20);
+  std::vector<GenerationJob> jobs(2, job(1, 200, 12));
+  const GenerationJob asked = jobs[1];
+  auto generations = service.submit(std::move(jobs));
+  gate_.round(1);
+  EXPECT_EQ(service.status().queued, 1u);
+  generations[0].reset();
+  gate_.open();
+  Client second(std::move(generations[1]));
+  EXPECT_LT(second.finish().times.reused, 100u);
+  EXPECT_EQ(second.tokens(), alone(asked));
+}
+
+// Nobody waits for what will not be kept, or gives little.
+TEST_F(ServiceTest, NobodyWaitsInVain) {
+  Service& service = serve(4, 64, 64 << 20);
+  std::vector<GenerationJob> jobs(4, job(1, 200, 12));
+  jobs[0].reuse_prompt = false;  // is not kept
+  jobs[1] = job(2, 200, 12);
+  jobs[2] = jobs[1];
+  jobs[2].request.prompt.resize(100);  // cannot resume in the middle of the other's
+  jobs[3] = jobs[1];
+  jobs[3].reuse_prompt = false;  // wants everything computed
+  auto generations = service.submit(std::move(jobs));
+  EXPECT_EQ(gate_.round(1).size(), 4u);
+  gate_.open();
 }
 
 TEST_F(ServiceTest, ABusySlotIsNotErased) {

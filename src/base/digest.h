@@ -1,6 +1,7 @@
-// The two digests by which a hub names contents: SHA-256 for large files, git's blob id for small ones.
+// Digests, by the system's OpenSSL: SHA-256, and the blob id by which git and hubs name small files.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -8,7 +9,7 @@
 
 struct evp_md_ctx_st;
 
-namespace gem::hub {
+namespace gem {
 
 enum class DigestKind {
   kSha256,
@@ -22,6 +23,9 @@ class Digest {
   Digest(DigestKind kind, std::uint64_t size);
 
   void update(std::span<const char> bytes);
+  void update(std::span<const std::byte> bytes) {
+    update(std::span(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  }
   std::string hex();  // once, at the end
 
  private:
@@ -31,4 +35,4 @@ class Digest {
   std::unique_ptr<evp_md_ctx_st, Free> context_;
 };
 
-}  // namespace gem::hub
+}  // namespace gem

@@ -1,4 +1,4 @@
-#include "hub/digest.h"
+#include "base/digest.h"
 
 #include <openssl/evp.h>
 
@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 
-namespace gem::hub {
+namespace gem {
 namespace {
 
 void require(int done) {
@@ -43,4 +43,4 @@ std::string Digest::hex() {
   return text;
 }
 
-}  // namespace gem::hub
+}  // namespace gem

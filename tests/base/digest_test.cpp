@@ -1,10 +1,10 @@
-#include "hub/digest.h"
+#include "base/digest.h"
 
 #include <gtest/gtest.h>
 
 #include <string_view>
 
-namespace gem::hub {
+namespace gem {
 namespace {
 
 std::string digest(DigestKind kind, std::string_view text) {
@@ -29,4 +29,4 @@ TEST(Digest, GitsNamesOfContents) {
 }
 
 }  // namespace
-}  // namespace gem::hub
+}  // namespace gem

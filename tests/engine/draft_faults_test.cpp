@@ -14,6 +14,8 @@
 #include "engine/draft/mtp.h"
 #include "engine/engine.h"
 #include "engine/wrapped_backend.h"
+#include "formats/safetensors.h"
+#include "golden.h"
 #include "text/tokenizer.h"
 
 namespace gem {
@@ -155,6 +157,63 @@ TEST_F(DraftFaults, KeysOnePositionOffShow) {
   };
   const auto faulty = backend(hooks);
   EXPECT_NE(reply(*faulty, true).logprobs, reply(*plain, false).logprobs);
+}
+
+// Where an assistant's queries stand changes no reply, only how often its drafts are kept: the chains of the
+// reference data, by the drafter itself, after 12, 40 and 77 tokens.
+TEST(MtpChains, EqualTheGoldensDraftByDraft) {
+  const auto target_path = testing::golden_model("bf16");
+  if (!target_path) GTEST_SKIP() << "golden data not at hand: models/dense-a";
+  GEM_GOLDEN_OR_SKIP(weights_path, "models/dense-a/assistant/model.safetensors");
+  GEM_GOLDEN_OR_SKIP(chain_path, "models/dense-a/assistant/expected-chain.safetensors");
+  GEM_GOLDEN_OR_SKIP(reference_path, "models/dense-a/expected-bf16.safetensors");
+  const auto model = Model::load(*target_path, {.any_geometry = true});
+  const auto assistant =
+      Assistant::load(weights_path.substr(0, weights_path.rfind('/')), *model, {.any_geometry = true});
+  // A draft may be the same where its query stands one position off, so where it stands is looked at too.
+  std::vector<std::uint32_t> positions;
+  BackendHooks hooks;
+  hooks.before_assistant_round = [&](const RoundRows& rows) {
+    for (const RowSpan& row : rows.spans) positions.push_back(row.position);
+  };
+  const auto backend =
+      std::make_unique<testing::WrappedBackend>(make_backend(BackendKind::kCpu, *model, 2), hooks);
+  const SafetensorsFile expected = SafetensorsFile::open(chain_path);
+  Tokens ids;
+  for (const std::int64_t id : SafetensorsFile::open(reference_path).at("input_ids").integers())
+    ids.push_back(static_cast<std::int32_t>(id));
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  for (const std::uint32_t n : {12u, 40u, 77u}) {
+    const auto cache = backend->new_cache(KvPlan::make(model->geometry(), n, n));
+    const Span span[] = {{cache.get(), std::span(ids).first(n), {}, Wanted::kNothing, Wanted::kLast}};
+    run_round(*backend, model->geometry().layers.size(), span);
+    const std::vector<float> hidden = backend->read(Activation::kFinal);
+    Tokens chain;
+    for (const std::int64_t token : expected.at("tokens_" + std::to_string(n)).integers())
+      chain.push_back(static_cast<std::int32_t>(token));
+    Tokens tokens(ids.begin(), ids.begin() + n);
+    tokens.push_back(chain.front());
+    for (const bool before : {false, true}) {
+      MtpDrafter drafter(*assistant, *backend, {.most = 7, .position_before = before});
+      const auto state = drafter.open();
+      drafter.absorb(*state, {tokens, 1, hidden});
+      Sampler sampler(greedy, {});
+      std::vector<DraftTurn> turns(1);
+      turns[0].state = state.get();
+      turns[0].cache = cache.get();
+      turns[0].tokens = tokens;
+      turns[0].most = 7;
+      turns[0].sampler = &sampler;
+      positions.clear();
+      drafter.propose(turns);
+      EXPECT_EQ(positions, std::vector<std::uint32_t>(7, before ? n - 1 : n))
+          << "the same for the whole chain";
+      if (!before) {
+        EXPECT_EQ(turns[0].drafts, Tokens(chain.begin() + 1, chain.end())) << "after " << n;
+      }
+    }
+  }
 }
 
 // ---- what replies cannot show, because drafts never change them: that a stream's drafts are its own

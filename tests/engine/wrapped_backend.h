@@ -15,7 +15,8 @@
 namespace gem::testing {
 
 struct BackendHooks {
-  std::function<void(const RoundRows&)> before_round;  // may throw: the round fails
+  std::function<void(const RoundRows&)> before_round;            // may throw: the round fails
+  std::function<void(const RoundRows&)> before_assistant_round;  // of the assistants that it makes
   std::optional<bool> decode_equals_prompt;
   std::vector<KvType> kv_types;  // empty: those of the real one
   // After a layer's keys and values went into the caches: may write others there.
@@ -55,6 +56,7 @@ class WrappedBackend final : public Backend {
                                          ReleaseWeights release) override {
     BackendHooks hooks;
     hooks.nan_logits = hooks_.nan_drafts;
+    hooks.before_round = hooks_.before_assistant_round;
     return std::make_unique<WrappedBackend>(inner_->new_assistant(geometry, weights, std::move(release)),
                                             hooks);
   }

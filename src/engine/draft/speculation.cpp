@@ -64,6 +64,7 @@ void Speculation::propose(std::span<SpeculationTurn> turns, std::uint32_t prompt
   }
   if (able.empty()) return;
   std::vector<std::uint32_t> depths;
+  depths.reserve(candidates.size());
   for (const DepthCandidate& c : candidates) depths.push_back(c.most);
   if (options_.adaptive && options_.costs) {
     const RoundLoad load{prompt_rows, static_cast<std::uint32_t>(turns.size() - able.size())};

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -11,6 +10,7 @@
 #include "cli/bench_drafts.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/timing.h"
 
 namespace gem::cli {
 namespace {
@@ -26,15 +26,6 @@ struct Options {
   bool json = false;
   DraftBenchOptions drafts;
 };
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v.size() % 2 == 1 ? v[v.size() / 2] : (v[v.size() / 2 - 1] + v[v.size() / 2]) / 2;
-}
 
 struct Line {
   std::string test;

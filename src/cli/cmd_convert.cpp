@@ -1,44 +1,12 @@
 // gem convert: a checkpoint in another storage.
-#include <unistd.h>
-
-#include <chrono>
-#include <iostream>
-
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/progress_bar.h"
 #include "model/convert.h"
 #include "text/tokenizer_gguf_keys.h"
 
 namespace gem::cli {
-namespace {
-
-// A line on a terminal, at most five times a second.
-class Progress {
- public:
-  void operator()(std::uint64_t done, std::uint64_t total) {
-    const auto now = std::chrono::steady_clock::now();
-    if (!terminal_ || (done < total && now - last_ < std::chrono::milliseconds(200))) return;
-    last_ = now;
-    const double seconds = std::chrono::duration<double>(now - start_).count();
-    const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
-    const double left = rate > 0 ? static_cast<double>(total - done) / rate : 0;
-    std::cerr << "\r\033[K"
-              << fmt::format("{} of {}, {}/s, {:.0f} s left", human_bytes(done), human_bytes(total),
-                             human_bytes(static_cast<std::uint64_t>(rate)), left)
-              << std::flush;
-  }
-  void end() const {
-    if (terminal_) std::cerr << "\r\033[K" << std::flush;
-  }
-
- private:
-  bool terminal_ = ::isatty(STDERR_FILENO) != 0;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point last_ = {};
-};
-
-}  // namespace
 
 void add_convert(CLI::App& app) {
   struct Options {
@@ -72,10 +40,10 @@ void add_convert(CLI::App& app) {
     c.target = ConvertTarget::parse(o->target);
     if (sub->count("--shard-mb") != 0) c.shard_bytes *= 1'000'000;
     c.add_tokenizer = add_gguf_tokenizer;
-    Progress progress;
-    c.progress = [&](std::uint64_t done, std::uint64_t total) { progress(done, total); };
+    ProgressBar progress("converting");
+    c.progress = [&](std::uint64_t done, std::uint64_t total) { progress.show_bytes(done, total); };
     const ConvertReport r = convert_checkpoint(c);
-    progress.end();
+    progress.clear();
     fmt::print("{} as {}: {} in {} file{}{}\n", r.title, c.target.name(), human_bytes(r.bytes),
                r.files.size(), r.files.size() == 1 ? "" : "s",
                r.resumed == 0 ? "" : fmt::format(" ({} from an earlier run)", r.resumed));

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -13,6 +12,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/timing.h"
 #include "model/schedule.h"
 
 namespace gem::cli {
@@ -25,15 +25,6 @@ struct Options {
   std::uint32_t repeat = 5;
   bool json = false;
 };
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v.size() % 2 == 1 ? v[v.size() / 2] : (v[v.size() / 2 - 1] + v[v.size() / 2]) / 2;
-}
 
 // A stage in one kind of layer; stages outside the layers count as full ones.
 struct Place {

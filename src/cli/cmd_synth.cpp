@@ -1,11 +1,8 @@
 // gem synth: a checkpoint of the real geometry with random weights.
-#include <unistd.h>
-
-#include <iostream>
-
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/progress_bar.h"
 #include "model/synth.h"
 
 namespace gem::cli {
@@ -34,14 +31,9 @@ void add_synth(CLI::App& app) {
       if (!type) fail(ErrorCode::kUsage, "unknown storage type {:?}", name);
       return *type;
     };
-    const bool terminal = ::isatty(STDERR_FILENO) != 0;
+    ProgressBar progress("writing");
     write_synthetic(*profile, o->out, {type_of(o->type), type_of(o->table), o->seed},
-                    [terminal](std::uint64_t done, std::uint64_t total) {
-                      if (terminal)
-                        std::cerr << "\r\033[Kwriting " << human_bytes(done) << " of " << human_bytes(total)
-                                  << std::flush;
-                    });
-    if (terminal) std::cerr << "\n";
+                    [&](std::uint64_t done, std::uint64_t total) { progress.show_bytes(done, total); });
   });
 }
 

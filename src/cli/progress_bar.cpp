@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -27,8 +28,9 @@ void ProgressBar::show_bytes(std::uint64_t done, std::uint64_t total) {
   if (!terminal_ || now - start_ < milliseconds(500) || now - last_ < milliseconds(100)) return;
   last_ = now;
   const double rate = static_cast<double>(done) / std::chrono::duration<double>(now - start_).count();
-  fmt::print(stderr, "\r\033[K{} {} {} of {}, {}/s", what_, bar(done, total), human_bytes(done),
-             human_bytes(total), human_bytes(static_cast<std::uint64_t>(rate)));
+  const double left = rate > 0 ? static_cast<double>(total - std::min(done, total)) / rate : 0;
+  fmt::print(stderr, "\r\033[K{} {} {} of {}, {}/s, {:.0f} s left", what_, bar(done, total),
+             human_bytes(done), human_bytes(total), human_bytes(static_cast<std::uint64_t>(rate)), left);
   std::fflush(stderr);
   shown_ = true;
 }

@@ -18,7 +18,7 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // "what ━━━── 2.10 GB of 7.20 GB, 1.95 GB/s"
+  // "what ━━━── 2.10 GB of 7.20 GB, 1.95 GB/s, 3 s left"
   void show_bytes(std::uint64_t done, std::uint64_t total);
   void clear();
 

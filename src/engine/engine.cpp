@@ -252,7 +252,8 @@ void Engine::absorb(Stream& stream, std::uint32_t rows, std::span<const float> h
 void Engine::draft_with(std::unique_ptr<Drafter> drafter, DraftOptions options) {
   if (!backend_.drafts()) fail(ErrorCode::kUsage, "the {} backend does not draft yet", backend_.name());
   if (options.adaptive && !options.costs && options.most != 0u)
-    options.costs = measure_costs(model_, backend_, *drafter, cache_plan());
+    options.costs = measure_costs(model_, backend_, *drafter, cache_plan(), options_.max_streams,
+                                  options.most.value_or(DraftLuck::kDepths - 1));
   speculation_ = std::make_unique<Speculation>(std::move(drafter), std::move(options));
 }
 

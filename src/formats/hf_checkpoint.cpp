@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -101,6 +102,7 @@ class Reader {
   void collect(const std::string& path, const std::string& file_name,
                const std::map<std::string, std::string>& index);
   void add_all();
+  std::uint64_t indexed_bytes() const { return indexed_bytes_; }  // of the tensors that the index names
   bool has(const std::string& core) const { return tensors_.contains(core); }
 
  private:
@@ -119,6 +121,7 @@ class Reader {
   const HfQuantization& widths_;
   std::map<std::string, StoredTensor> tensors_;  // by core name
   std::vector<std::string> order_;               // core names, as the files have them
+  std::uint64_t indexed_bytes_ = 0;
 };
 
 std::string module_of(const std::string& core) {
@@ -136,6 +139,7 @@ void Reader::collect(const std::string& path, const std::string& file_name,
     if (entry != index.end() && entry->second != file_name)
       fail(ErrorCode::kBadFile, "{}: tensor {} is here, but the index says that it is in {}", path,
            shown(view.name), entry->second);
+    if (entry != index.end()) indexed_bytes_ += view.bytes.size();
     if (view.name.find("self_attn.rotary_emb") != std::string::npos) continue;  // a table of old writers
     std::string core = hf_core_name(view.name);
     const auto [place, added] = tensors_.try_emplace(core, StoredTensor{view, path});
@@ -304,10 +308,18 @@ void add_rope_divisors(const HfConfig& config, Checkpoint& checkpoint) {
 
 }  // namespace
 
-std::map<std::string, std::string> read_safetensors_index(std::string_view text, const std::string& where) {
+SafetensorsIndex read_safetensors_index(std::string_view text, const std::string& where) {
   const nlohmann::json document = parse_json_object(text, where);
-  const JsonFields map = JsonFields(document, where).needed_object("weight_map");
-  std::map<std::string, std::string> index;
+  const JsonFields fields(document, where);
+  const JsonFields map = fields.needed_object("weight_map");
+  SafetensorsIndex index;
+  if (const auto metadata = fields.object("metadata")) {
+    // Some writers sum in floating point; up to 2^53 that is exact.
+    if (const auto size = metadata->number("total_size", 0, 9007199254740992.0)) {
+      if (*size != std::floor(*size)) metadata->fail_type("total_size", "a number of bytes");
+      index.total_size = static_cast<std::uint64_t>(*size);
+    }
+  }
   for (const auto& item : map.json().items()) {
     const auto file = map.string(item.key());
     const bool plain = file && file->size() > kSuffix.size() && file->ends_with(kSuffix) &&
@@ -317,9 +329,9 @@ std::map<std::string, std::string> read_safetensors_index(std::string_view text,
            "{}: the file of tensor {} is {}; expected the name of a .safetensors file in "
            "the same folder",
            where, shown(item.key()), file ? shown(*file) : "null");
-    index.emplace(item.key(), *file);
+    index.files.emplace(item.key(), *file);
   }
-  if (index.empty()) fail(ErrorCode::kBadFile, "{}: weight_map names no tensor", where);
+  if (index.files.empty()) fail(ErrorCode::kBadFile, "{}: weight_map names no tensor", where);
   return index;
 }
 
@@ -339,12 +351,17 @@ Checkpoint open_hf(const std::string& folder) {
   if (!config.known) return checkpoint;
   const HfQuantization widths = HfQuantization::read(fields);
 
-  std::map<std::string, std::string> index;
+  SafetensorsIndex index;
   if (const auto text = side_file(path / kIndex, checkpoint))
     index = read_safetensors_index(*text, (path / kIndex).string());
   Reader reader(checkpoint, config, widths);
-  for (const std::string& name : tensor_files(path, index))
-    reader.collect((path / name).string(), name, index);
+  for (const std::string& name : tensor_files(path, index.files))
+    reader.collect((path / name).string(), name, index.files);
+  // A shard of another revision, or one cut and mended, may still be a sound file of its own.
+  if (index.total_size && *index.total_size != reader.indexed_bytes())
+    fail(ErrorCode::kBadFile,
+         "{}: metadata.total_size is {}, but the tensors that the index names have {} bytes",
+         (path / kIndex).string(), *index.total_size, reader.indexed_bytes());
   reader.add_all();
   add_rope_divisors(config, checkpoint);
   const TensorView* table = checkpoint.tensor("token_embd.weight");

@@ -2,7 +2,9 @@
 // index, and the tokenizer's and generation's files.
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -16,8 +18,15 @@ namespace gem {
 // that gem does not know, the metadata alone is read. Error(kBadFile), Error(kRefused).
 Checkpoint open_hf(const std::string& folder);
 
-// Tensor name -> file name, from the text of model.safetensors.index.json. Error(kBadFile) for a file name
-// that is no plain name of a .safetensors file.
-std::map<std::string, std::string> read_safetensors_index(std::string_view text, const std::string& where);
+// model.safetensors.index.json.
+struct SafetensorsIndex {
+  std::map<std::string, std::string> files;  // tensor name -> file name
+  // metadata.total_size: bytes of these tensors; nothing where the writer did not say.
+  std::optional<std::uint64_t> total_size;
+};
+
+// From the index's text. Error(kBadFile) for a file name that is no plain name of a .safetensors file and for
+// a total_size that is no number of bytes.
+SafetensorsIndex read_safetensors_index(std::string_view text, const std::string& where);
 
 }  // namespace gem

@@ -1,5 +1,7 @@
 #include "model/schedule.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace gem {
@@ -28,13 +30,41 @@ const char* stage_name(Stage stage) {
   return "?";
 }
 
+namespace {
+
+// Copies the wanted rows of the residual after `layer` to their places.
+void tap(const Backend& backend, std::uint32_t layer, std::span<const std::uint32_t> rows,
+         std::size_t all_rows, Taps& taps) {
+  const std::size_t count = taps.layers.size();
+  if (rows.empty() || std::find(taps.layers.begin(), taps.layers.end(), layer) == taps.layers.end()) return;
+  const std::vector<float> residual = backend.read(Activation::kResidual);
+  const std::size_t width = residual.size() / all_rows;
+  taps.rows.resize(rows.size() * count * width);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for (std::size_t t = 0; t < count; ++t) {
+      if (taps.layers[t] != layer) continue;
+      std::copy_n(residual.begin() + static_cast<std::ptrdiff_t>(rows[i] * width), width,
+                  taps.rows.begin() + static_cast<std::ptrdiff_t>((i * count + t) * width));
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<SpanResult> run_round(Backend& backend, std::size_t layers, std::span<const Span> spans,
-                                  const StageObserver& observer) {
+                                  const StageObserver& observer, Taps* taps) {
+  if (taps != nullptr) {
+    taps->rows.clear();
+    for (const std::uint32_t layer : taps->layers) {
+      if (layer >= layers) fail(ErrorCode::kUsage, "a tap after layer {}, the model has {}", layer, layers);
+    }
+  }
   std::vector<RowSpan> row_spans;
   std::vector<std::int32_t> tokens;
   std::vector<float> embeddings;
   std::vector<std::uint32_t> final_rows;
   std::vector<std::uint32_t> logit_rows;
+  std::vector<std::uint32_t> tap_rows;
   std::vector<SpanResult> results;
   for (const Span& span : spans) {
     const auto rows = static_cast<std::uint32_t>(span.tokens.size());
@@ -48,14 +78,17 @@ std::vector<SpanResult> run_round(Backend& backend, std::size_t layers, std::spa
     result.first_logits = static_cast<std::uint32_t>(logit_rows.size());
     result.first_final = static_cast<std::uint32_t>(final_rows.size());
     const auto first_row = static_cast<std::uint32_t>(tokens.size());
+    result.first_tap = static_cast<std::uint32_t>(tap_rows.size());
     for (std::uint32_t i = 0; i < rows; ++i) {
       const auto wants = [&](Wanted w) { return w == Wanted::kAll || (w == Wanted::kLast && i + 1 == rows); };
+      if (taps != nullptr && wants(span.taps)) tap_rows.push_back(first_row + i);
       if (!wants(span.logits) && !wants(span.hidden)) continue;
       if (wants(span.logits)) logit_rows.push_back(static_cast<std::uint32_t>(final_rows.size()));
       final_rows.push_back(first_row + i);
     }
     result.logits = static_cast<std::uint32_t>(logit_rows.size()) - result.first_logits;
     result.finals = static_cast<std::uint32_t>(final_rows.size()) - result.first_final;
+    result.taps = static_cast<std::uint32_t>(tap_rows.size()) - result.first_tap;
     results.push_back(result);
     row_spans.push_back({span.cache, span.cache->length(), rows, span.prompt});
     tokens.insert(tokens.end(), span.tokens.begin(), span.tokens.end());
@@ -70,7 +103,7 @@ std::vector<SpanResult> run_round(Backend& backend, std::size_t layers, std::spa
   };
   for (const Span& span : spans) span.cache->prepare(static_cast<std::uint32_t>(span.tokens.size()));
   backend.begin({row_spans, tokens, embeddings, final_rows, logit_rows});
-  if (observer || !backend.run_all()) {
+  if (observer || !tap_rows.empty() || !backend.run_all()) {
     stage(Stage::kEmbed, 0, [&] { backend.embed(); });
     for (std::uint32_t l = 0; l < layers; ++l) {
       stage(Stage::kAttnInput, l, [&] { backend.attn_input(l); });
@@ -79,6 +112,7 @@ std::vector<SpanResult> run_round(Backend& backend, std::size_t layers, std::spa
       stage(Stage::kAttnOutput, l, [&] { backend.attn_output(l); });
       stage(Stage::kFfnInput, l, [&] { backend.ffn_input(l); });
       stage(Stage::kFfnOutput, l, [&] { backend.ffn_output(l); });
+      if (taps != nullptr) tap(backend, l, tap_rows, tokens.size(), *taps);
     }
     if (!final_rows.empty()) stage(Stage::kFinalNorm, 0, [&] { backend.final_norm(); });
     if (!logit_rows.empty()) stage(Stage::kHead, 0, [&] { backend.head(); });

@@ -21,6 +21,7 @@ struct Span {
   Wanted logits = Wanted::kNothing;
   Wanted hidden = Wanted::kNothing;  // rows after the final norm, as drafters read them
   bool prompt = false;               // rows of a prompt, not of a reply (RowSpan::prompt)
+  Wanted taps = Wanted::kNothing;    // rows of the residual after the layers that Taps names
 };
 
 // Where a span's results are in the backend: logits rows first_logits .. , final rows first_final .. .
@@ -29,6 +30,15 @@ struct SpanResult {
   std::uint32_t logits = 0;
   std::uint32_t first_final = 0;
   std::uint32_t finals = 0;
+  std::uint32_t first_tap = 0;  // rows of Taps
+  std::uint32_t taps = 0;
+};
+
+// The residual after some layers, for drafters that read the target from within (DFlash: after the layer's
+// residual additions and its scalar, before anything of the next layer; no norm).
+struct Taps {
+  std::span<const std::uint32_t> layers;  // in any order
+  std::vector<float> rows;                // out: [rows wanted, layers, hidden], layers in that order
 };
 
 enum class Stage : std::uint8_t {
@@ -48,8 +58,9 @@ const char* stage_name(Stage stage);
 using StageObserver = std::function<void(Stage stage, std::uint32_t layer, bool after)>;
 
 // Runs one round and advances the caches by their spans' rows. Error(kFailed) when a span does not fit its
-// cache; nothing is changed then.
+// cache, Error(kUsage) when a tap names no layer; nothing is changed then. With `taps`, as with an observer,
+// the stages run one after the other.
 std::vector<SpanResult> run_round(Backend& backend, std::size_t layers, std::span<const Span> spans,
-                                  const StageObserver& observer = {});
+                                  const StageObserver& observer = {}, Taps* taps = nullptr);
 
 }  // namespace gem

@@ -96,14 +96,6 @@ std::string requested_headers(std::string_view list) {
   return out;
 }
 
-ApiError refusal(int status, std::string type, std::string message) {
-  ApiError e;
-  e.status = status;
-  e.type = std::move(type);
-  e.message = std::move(message);
-  return e;
-}
-
 // For messages: what a client sent, cut and without control characters.
 std::string shown(std::string_view text) {
   std::string out(text.substr(0, 100));
@@ -216,16 +208,17 @@ std::optional<ApiError> AccessGuard::check_site(const HttpRequest& request) cons
   // No Host at all: no browser.
   each_header(request, "host", [&](std::string_view host) {
     if (check_hosts_ && !host.empty() && !known_host(host)) {
-      refused = refusal(
+      refused = ApiError::of(
           403, "permission_error",
           fmt::format("the host name '{}' is not one of this server (--allow-host adds names)", shown(host)));
     }
   });
   each_header(request, "origin", [&](std::string_view origin) {
     if (!refused && !allowed_origin(origin, request.header("host"))) {
-      refused = refusal(403, "permission_error",
-                        fmt::format("the origin '{}' may not call this server (--cors-origin allows origins)",
-                                    shown(origin)));
+      refused =
+          ApiError::of(403, "permission_error",
+                       fmt::format("the origin '{}' may not call this server (--cors-origin allows origins)",
+                                   shown(origin)));
     }
   });
   return refused;
@@ -245,7 +238,7 @@ std::optional<ApiError> AccessGuard::check_key(const HttpRequest& request) const
       present(trim(value.substr(kScheme.size())));
   });
   if (right) return std::nullopt;
-  return refusal(401, "authentication_error", "Invalid API Key");
+  return ApiError::of(401, "authentication_error", "Invalid API Key");
 }
 
 HttpResponse AccessGuard::preflight(const HttpRequest& request, std::string_view allow) const {

@@ -13,14 +13,6 @@
 namespace gem::server {
 namespace {
 
-ApiError error_of(int status, std::string type, std::string message) {
-  ApiError e;
-  e.status = status;
-  e.type = std::move(type);
-  e.message = std::move(message);
-  return e;
-}
-
 // For faults that the transport found.
 std::string type_of(int status) {
   switch (status) {
@@ -103,8 +95,8 @@ ErrorShape App::shape_of(const HttpRequest& request) const {
 
 std::optional<ApiError> App::check(const HttpRequest& head, const Route& route) const {
   if (!takes(route, head.method)) {
-    return error_of(405, "invalid_request_error",
-                    fmt::format("Method Not Allowed: this path takes {}", route.methods));
+    return ApiError::of(405, "invalid_request_error",
+                        fmt::format("Method Not Allowed: this path takes {}", route.methods));
   }
   if (!route.open) {
     if (auto refused = guard_.check_key(head)) return refused;
@@ -201,7 +193,7 @@ Reply App::handle(HttpRequest request) {
 }
 
 HttpResponse App::refuse(const HttpRequest* head, int status, const std::string& message) {
-  return error_response(error_of(status, type_of(status), message),
+  return error_response(ApiError::of(status, type_of(status), message),
                         head != nullptr ? shape_of(*head) : ErrorShape::kOpenAi);
 }
 

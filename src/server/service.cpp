@@ -248,7 +248,7 @@ void Service::Impl::start(const std::shared_ptr<Work>& work, std::size_t slot, K
     running.push_back(work);
     return;
   } catch (const std::exception& e) {
-    spdlog::error("a reply could not be started: {}", e.what());
+    spdlog::error("{} could not be started: {}", work->log_name(), e.what());
     error = client_text(e);
   }
   end(*work, FinishReason::kFailed, std::move(error));

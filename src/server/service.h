@@ -24,6 +24,7 @@ namespace gem::server {
 
 // One reply to make.
 struct GenerationJob {
+  std::string id = {};          // of the reply, as the client is told it; for the log
   GenerationRequest request;    // prompt, sampling, limits, end tokens
   bool parse = true;            // take thoughts and calls apart; false: text as it comes (completions)
   bool render_special = false;  // parse false: control tokens appear as their text

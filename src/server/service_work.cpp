@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace gem::server {
@@ -63,6 +64,24 @@ std::optional<std::string> PromptProgress::line(std::uint32_t done, std::uint32_
                      total, times.reused, rate, left);
 }
 
+std::string diagnostics_line(std::span<const std::string> diagnostics) {
+  constexpr std::size_t kMost = 8;
+  constexpr std::size_t kLongest = 200;  // names in it are the model's, and may be of any length
+  std::string line;
+  for (const std::string& what : diagnostics.first(std::min(kMost, diagnostics.size()))) {
+    if (!line.empty()) line += "; ";
+    if (what.size() <= kLongest) {
+      line += what;
+    } else {
+      std::size_t end = kLongest;
+      while (end > 0 && (static_cast<unsigned char>(what[end]) & 0xC0u) == 0x80) --end;  // whole characters
+      line.append(what, 0, end).append("...");
+    }
+  }
+  if (diagnostics.size() > kMost) line += fmt::format("; and {} more", diagnostics.size() - kMost);
+  return line;
+}
+
 Work::Work(GenerationJob job, const Tokenizer& tokenizer, ServiceObserver* observer)
     : job_(std::move(job)),
       tokenizer_(tokenizer),
@@ -120,6 +139,10 @@ void Work::publish() {
   if (wake != nullptr) (*wake)();
 }
 
+std::string Work::log_name() const {
+  return fmt::format("reply {}in slot {}", job_.id.empty() ? "" : job_.id + " ", slot_);
+}
+
 double Work::seconds_since_queued() const {
   return seconds_between(queued_at_, Clock::now());
 }
@@ -141,6 +164,8 @@ void Work::conclude(FinishReason reason, std::string error) {
     error = "the model's logits are not finite: the checkpoint may be damaged";
   if (overflowed_) error = "the reply was not taken by the client";
   result.reply = reply_.reply();
+  if (const auto& odd = result.reply.diagnostics; !odd.empty())
+    spdlog::warn("{}: odd tool calls: {}", log_name(), diagnostics_line(odd));
   result.matched = reply_.matched();
   result.reasoning_tokens = reply_.reasoning_tokens();
   result.queue_seconds = stream_ != nullptr ? queue_seconds_ : seconds_since_queued();
@@ -165,7 +190,7 @@ void Work::on_prompt(std::uint32_t done, std::uint32_t total) {
   took_part_ = true;
   const StreamTimes& times = stream_->times();
   next_.prompt = GenerationUpdate::Progress{done, total, times.reused, times.prompt_seconds};
-  if (const auto line = progress_.line(done, total, times)) spdlog::info("slot {}: {}", slot_, *line);
+  if (const auto line = progress_.line(done, total, times)) spdlog::info("{}: {}", log_name(), *line);
 }
 
 TokenDetail Work::detail(const DrawnToken& drawn) const {

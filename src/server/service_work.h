@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,10 @@ class PromptProgress {
   std::uint32_t logged_ = 0;  // tokens evaluated at the last line
 };
 
+// The log's line about what was odd in a reply's tool calls (ParsedReply::diagnostics, not empty): the first
+// few, none of them long.
+std::string diagnostics_line(std::span<const std::string> diagnostics);
+
 // What others are not told of a request while it runs is touched by the engine's thread alone, without a
 // lock; publish() hands it over. The members for clients may be called from any thread.
 class Work : public StreamSink {
@@ -47,6 +52,7 @@ class Work : public StreamSink {
   bool cancel_asked() const { return cancel_asked_ || overflowed_; }
   GenerationJob& job() { return job_; }
   const GenerationJob& job() const { return job_; }
+  std::string log_name() const;  // of the reply: its id, where the client is told one, and its slot
   std::uint32_t prompt_tokens() const { return prompt_tokens_; }
   void take_slot(std::size_t slot) { slot_ = slot; }
   void started(std::shared_ptr<Stream> stream);

@@ -1,54 +1,16 @@
 #include "text/call_arguments.h"
 
 #include <algorithm>
-#include <array>
 
 #include "text/json_value.h"
 #include "text/python_text.h"
+#include "text/scalar_spelling.h"
 #include "text/utf8.h"
 
 namespace gem {
 namespace {
 
 constexpr std::string_view kQuoteSpelling = "<|\"|>";
-
-// The JSON literal a bare word stands for; empty if it is none.
-std::string_view literal(std::string_view word) {
-  struct Literal {
-    std::string_view word;
-    std::string_view json;
-  };
-  static constexpr std::array kLiterals = std::to_array<Literal>({
-      {"true", "true"},
-      {"True", "true"},
-      {"false", "false"},
-      {"False", "false"},
-      {"null", "null"},
-      {"None", "null"},
-      {"nil", "null"},
-      {"NULL", "null"},
-  });
-  for (const Literal& known : kLiterals) {
-    if (word == known.word) return known.json;
-  }
-  return {};
-}
-
-// The number that a text spells; empty if it is none. JSON's numbers, and those with a leading plus.
-std::string_view number_in(std::string_view text, bool integer) {
-  if (text.starts_with('+')) text.remove_prefix(1);
-  if (!is_json_number(text)) return {};
-  return integer && text.find_first_of(".eE") != std::string_view::npos ? std::string_view{} : text;
-}
-
-// true or false, however capitals are used; empty if it is neither.
-std::string_view boolean_in(std::string_view text) {
-  const auto is = [text](std::string_view word) {
-    return std::equal(text.begin(), text.end(), word.begin(), word.end(),
-                      [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; });
-  };
-  return is("true") ? "true" : is("false") ? "false" : "";
-}
 
 // Longer texts are no numbers, booleans or nulls that anybody meant.
 constexpr std::size_t kLongestScalar = 512;
@@ -88,10 +50,13 @@ std::size_t CallArguments::read(std::string_view utf8) {
 }
 
 void CallArguments::quote() {
+  if (closing_.active()) apply(closing_.quote_token());
+  if (triple_ == Triple::kTwoQuotes) end_string();  // an empty one
   switch (state_) {
     case State::kString:
     case State::kQuotedKey:
       if (quote_ == Quote::kToken) return end_string();
+      if (triple_ == Triple::kOneQuote) triple_ = Triple::kNo;
       end_escape();
       return append_string(kQuoteSpelling);
     case State::kKey:
@@ -134,12 +99,16 @@ void CallArguments::foreign(std::string_view spelling) {
     inner_->foreign(spelling);
     bare_ += spelling;
   }
+  if (closing_.active()) apply(closing_.call_complete() ? closing_.end() : closing_.marker());
+  if (triple_ == Triple::kTwoQuotes) end_string();
+  if (triple_ == Triple::kOneQuote) triple_ = Triple::kNo;
   if (state_ != State::kString && state_ != State::kQuotedKey) return;
   end_escape();
   append_string(spelling);
 }
 
 void CallArguments::end() {
+  if (closing_.active()) apply(closing_.end());
   switch (state_) {
     case State::kKey:
       drop_key();
@@ -179,6 +148,9 @@ void CallArguments::character(std::string_view c, bool blank) {
         diagnose("a key without a value was dropped");
         state_ = State::kAfterValue;
         after_value(c, blank);
+      } else if (key_.empty() && (c == "\"" || c == "'")) {  // a key in triple quotes
+        quote_ = Quote{c.front()};
+        state_ = State::kQuotedKey;
       } else if (!blank) {
         clean_ = false;
       }
@@ -317,6 +289,18 @@ std::size_t CallArguments::string_text(std::string_view text) {
     return text.size();
   }
   const char closing = static_cast<char>(quote_);
+  if (triple_ == Triple::kYes) return triple_text(text);
+  if (triple_ != Triple::kNo) {
+    if (text.front() == closing) {
+      triple_ = triple_ == Triple::kOneQuote ? Triple::kTwoQuotes : Triple::kYes;
+      return 1;
+    }
+    if (triple_ == Triple::kTwoQuotes) {
+      end_string();  // an empty one
+      return 0;
+    }
+    triple_ = Triple::kNo;
+  }
   const std::size_t stop = std::min(text.find_first_of(closing == '"' ? "\"\\" : "'\\"), text.size());
   if (stop > 0) append_string(text.substr(0, stop));
   if (stop == text.size()) return stop;
@@ -326,6 +310,30 @@ std::size_t CallArguments::string_text(std::string_view text) {
     end_string();
   }
   return stop + 1;
+}
+
+// Likewise, of a string between triple quotes.
+std::size_t CallArguments::triple_text(std::string_view text) {
+  const char closing = static_cast<char>(quote_);
+  if (closing_.active()) {
+    const Utf8Char c = utf8_next(text, 0);
+    apply(closing_.character(text.substr(0, c.bytes), is_python_space(c.code), place()));
+    return c.bytes;
+  }
+  const std::size_t stop = std::min(text.find(closing), text.size());
+  if (stop > 0) append_string(text.substr(0, stop));
+  if (stop == text.size()) return stop;
+  closing_.begin(closing, place());
+  return stop + 1;
+}
+
+void CallArguments::apply(ClosingQuotes::Verdict verdict) {
+  if (verdict == ClosingQuotes::Verdict::kOpen) return;
+  append_string(std::string(closing_.text_quotes(), static_cast<char>(quote_)));
+  const std::string rest(closing_.rest());
+  closing_.clear();
+  if (verdict == ClosingQuotes::Verdict::kCloses) end_string();
+  read(rest);
 }
 
 void CallArguments::escape_character(char c) {
@@ -401,6 +409,7 @@ void CallArguments::begin_string(Quote quote) {
   holding_ = !value_takes(ArgumentType::kString);
   if (!holding_) out_ += '"';
   quote_ = quote;
+  triple_ = quote == Quote::kToken ? Triple::kNo : Triple::kOneQuote;
   state_ = State::kString;
 }
 
@@ -408,6 +417,7 @@ void CallArguments::end_string() {
   end_escape();
   append_string({});
   quote_ = Quote::kNone;
+  triple_ = Triple::kNo;
   if (state_ == State::kQuotedKey) {
     key_ = std::string(python_strip(key_));
     state_ = State::kAfterKey;
@@ -445,7 +455,7 @@ bool CallArguments::may_be_retyped(std::string_view text) const {
 // The JSON of a bare value, or of a string where text is not declared.
 std::string CallArguments::typed_json(std::string_view text, bool quoted) {
   const std::string_view value = python_strip(text);
-  const std::string_view word = literal(value);
+  const std::string_view word = json_literal(value);
   const bool text_declared = value_type_ != nullptr && value_takes(ArgumentType::kString);
   const auto as_text = [&] {
     std::string json(1, '"');
@@ -455,10 +465,10 @@ std::string CallArguments::typed_json(std::string_view text, bool quoted) {
   if (may_be_retyped(text) || !quoted) {
     // A bare null means null whatever is declared; a quoted one only where null is.
     if (word == "null" && (!quoted || value_takes(ArgumentType::kNull))) return "null";
-    const std::string_view number = number_in(value, !value_takes(ArgumentType::kNumber));
+    const std::string_view number = json_number_in(value, !value_takes(ArgumentType::kNumber));
     const bool lenient = !value_takes(ArgumentType::kString);  // other spellings than JSON's and Python's
     if (value_takes(ArgumentType::kBoolean)) {
-      const std::string_view known = lenient ? boolean_in(value) : word;
+      const std::string_view known = lenient ? json_boolean_in(value) : word;
       if (!known.empty() && known != "null") return std::string(known);
     }
     if (value_takes(ArgumentType::kNumber | ArgumentType::kInteger) && !number.empty() &&
@@ -482,7 +492,7 @@ std::string CallArguments::typed_json(std::string_view text, bool quoted) {
 std::string CallArguments::container_json(std::string_view text) {
   if (text.empty() || in_text_ || (text.front() != '{' && text.front() != '[')) return {};
   if (!value_takes(set_of_bracket(text.front()))) return {};
-  CallArguments inner(value_type_, text.front());
+  CallArguments inner(value_type_, text.front(), true);
   inner.in_text_ = true;
   const std::string_view body = text.substr(1);
   if (inner.read(body) != body.size() || !inner.done() || !inner.clean_) return {};
@@ -507,7 +517,7 @@ void CallArguments::begin_container(char bracket) {
     diagnose("does not fit its declared type");
   }
   if (stack_.size() >= kMaxJsonDepth) {
-    clean_ = false;
+    diagnose("is nested too deeply and became null");
     out_ += "null";
     skipped_ = 1;
     state_ = State::kSkipped;
@@ -523,7 +533,7 @@ void CallArguments::begin_container(char bracket) {
 // A container where text is declared is that text, as spelled. Only its end has to be found; as with bare
 // text, what follows up to the next comma or bracket belongs to it ("[a-z]+" is a text too).
 void CallArguments::begin_capture(char bracket) {
-  inner_.reset(new CallArguments(nullptr, bracket));
+  inner_.reset(new CallArguments(nullptr, bracket, true));
   captured_marks_ = false;
   bare_ = bracket;
   state_ = State::kCaptured;

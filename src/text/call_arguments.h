@@ -1,7 +1,10 @@
 // Reads the arguments of one generated tool call and writes them as JSON, piece by piece.
 //
 //   args  = [ key ":" value { "," key ":" value } ]
-//   value = <|"|>text<|"|> | "json" | 'text' | number | true | false | null | bare text | [ … ] | { args }
+//   value = <|"|>text<|"|> | "json" | 'text' | """text""" | '''text''' | number | true | false | null
+//         | bare text | [ … ] | { args }
+//
+// Text between triple quotes is taken as it stands (closing_quotes.h says where it ends).
 //
 // Everything is accepted: what does not fit the grammar becomes a string, is closed, or is dropped, so that
 // the JSON is valid wherever the call is cut. Time is linear in the text; memory is one key or bare value and
@@ -23,13 +26,14 @@
 #include <vector>
 
 #include "text/argument_types.h"
+#include "text/closing_quotes.h"
 
 namespace gem {
 
 class CallArguments {
  public:
   // `type`: of the arguments object; must outlive this. Null: anything.
-  explicit CallArguments(const ArgumentType* type = nullptr) : CallArguments(type, '{') {}
+  explicit CallArguments(const ArgumentType* type = nullptr) : CallArguments(type, '{', false) {}
 
   // Plain text after the opening brace: valid UTF-8, whole characters. Text after the closing brace is
   // ignored.
@@ -42,8 +46,8 @@ class CallArguments {
   // dropped.
   void end();
 
-  // The closing brace has been read.
-  bool done() const { return state_ == State::kDone; }
+  // The closing brace has been read. (Where triple quotes and it may still turn out to be text, as if.)
+  bool done() const { return state_ == State::kDone || closing_.call_complete(); }
 
   // The JSON that has become final since the last call; all of them together are the arguments.
   std::string take() { return std::exchange(out_, {}); }
@@ -64,11 +68,14 @@ class CallArguments {
     kCaptured,    // inside a container that is declared as text
     kDone,
   };
+  // Of a string in quotes: whether it may be, or is, one in triple quotes.
+  enum class Triple : std::uint8_t { kNo, kOneQuote, kTwoQuotes, kYes };
   enum class Quote : char { kNone = 0, kToken = 't', kDouble = '"', kSingle = '\'' };
 
-  // A container found in text: its opening bracket has been read.
-  CallArguments(const ArgumentType* type, char bracket)
-      : out_(1, bracket),
+  // `found`: a container found in text, whose opening bracket has been read.
+  CallArguments(const ArgumentType* type, char bracket, bool found)
+      : found_(found),
+        out_(1, bracket),
         stack_(1, bracket),
         types_{type},
         state_(bracket == '{' ? State::kKey : State::kValue) {}
@@ -82,6 +89,9 @@ class CallArguments {
   void skipped_quote(Quote quote);
 
   std::size_t string_text(std::string_view text);
+  std::size_t triple_text(std::string_view text);
+  void apply(ClosingQuotes::Verdict verdict);
+  ClosingQuotes::Place place() const { return {stack_, types_, found_}; }
   void escape_character(char c);
   void end_escape();
   void append_string(std::string_view text);
@@ -109,12 +119,15 @@ class CallArguments {
   void next_member();
   bool in_array() const { return stack_.back() == '['; }
 
+  bool found_;
   std::string out_;
   std::string stack_;                       // the open containers
   std::vector<const ArgumentType*> types_;  // of the open containers
   bool first_ = true;                       // nothing written yet in the innermost container
   State state_ = State::kKey;
   Quote quote_ = Quote::kNone;   // of the string or key being read
+  Triple triple_ = Triple::kNo;  // of the string being read
+  ClosingQuotes closing_;        // what may be the end of one between triple quotes
   std::string key_;              // the key being read, or read and waiting for its value
   std::string bare_;             // the bare value being read
   std::string escape_;           // an escape being read, from its backslash

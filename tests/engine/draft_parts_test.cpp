@@ -98,12 +98,12 @@ TEST(PlanDepths, NoOtherDepthsAreFaster) {
   const DraftCosts memory_bound{{{1, 1.0}, {8, 1.1}, {16, 1.3}, {32, 2.6}}, {{1, 0.04}, {4, 0.06}}};
   const DraftCosts compute_bound{{{1, 1.0}, {2, 1.95}, {16, 15.0}}, {{1, 0.05}}};
   for (const DraftCosts& costs : {memory_bound, compute_bound}) {
-    for (const std::uint32_t others : {0u, 20u}) {
+    for (const RoundLoad& load : {RoundLoad{0, 0}, RoundLoad{20, 0}, RoundLoad{0, 20}, RoundLoad{7, 5}}) {
       std::vector<DepthCandidate> streams;
       for (const DraftLuck& luck : lucks) streams.push_back({&luck, 5, true});
       const auto speed = [&](const std::vector<std::uint32_t>& depths) {
-        double tokens = 0, seconds = 0;
-        std::uint32_t rows = others;
+        double tokens = load.streams, seconds = 0;
+        std::uint32_t rows = load.prompt_rows + load.streams;
         for (std::size_t i = 0; i < 3; ++i) {
           rows += depths[i] + 1;
           double reach = 1;
@@ -119,22 +119,27 @@ TEST(PlanDepths, NoOtherDepthsAreFaster) {
         }
         return tokens / (seconds + costs.round(rows));
       };
-      const std::vector<std::uint32_t> chosen = plan_depths(costs, others, streams);
+      const std::vector<std::uint32_t> chosen = plan_depths(costs, load, streams);
       double best = 0;
       for (std::uint32_t a = 0; a <= 5; ++a)
         for (std::uint32_t b = 0; b <= 5; ++b)
           for (std::uint32_t c = 0; c <= 5; ++c) best = std::max(best, speed({a, b, c}));
       EXPECT_GE(speed(chosen), 0.995 * best)
-          << others;  // the likeliest-first order is not always the very best
+          << load.prompt_rows << " "
+          << load.streams;  // the likeliest-first order is not always the very best
     }
   }
   const std::vector<DepthCandidate> lucky = {{&lucks[0], 7, true}};
-  EXPECT_EQ(plan_depths(memory_bound, 0, lucky), std::vector<std::uint32_t>{7});
-  EXPECT_EQ(plan_depths(compute_bound, 0, lucky), std::vector<std::uint32_t>{0})
+  EXPECT_EQ(plan_depths(memory_bound, {}, lucky), std::vector<std::uint32_t>{7});
+  EXPECT_EQ(plan_depths(compute_bound, {}, lucky), std::vector<std::uint32_t>{0})
       << "rows cost what they bring";
+  // What a lucky stream would win, thirty others that do not draft would pay for.
+  const DraftCosts filled{{{1, 1.0}, {16, 1.1}, {32, 1.2}, {64, 2.4}}, {}};
+  EXPECT_EQ(plan_depths(filled, {}, lucky), std::vector<std::uint32_t>{7});
+  EXPECT_EQ(plan_depths(filled, {.streams = 31}, lucky), std::vector<std::uint32_t>{0});
   const std::vector<DepthCandidate> unlucky = {{&lucks[2], 7, true}};
   const DraftCosts dear_steps{{{1, 1.0}, {8, 1.25}}, {{1, 0.05}}};
-  EXPECT_EQ(plan_depths(dear_steps, 0, unlucky), std::vector<std::uint32_t>{0});
+  EXPECT_EQ(plan_depths(dear_steps, {}, unlucky), std::vector<std::uint32_t>{0});
 }
 
 // Chi-square of 100,000 draws against the wanted distribution. 30 degrees of freedom at most: the bound is

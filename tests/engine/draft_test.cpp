@@ -382,6 +382,75 @@ TEST_F(DraftTest, RejectionSamplingEqualsPlainWhenGreedy) {
   }
 }
 
+// Eight streams whose drafts always come true: where rows beyond sixteen cost what they bring, nothing is
+// drafted while they all decode, also not to try; those that are left draft again.
+TEST_F(DraftTest, StreamsThatFillTheRoundsDraftNothing) {
+  constexpr std::uint32_t kStreams = 8;
+  constexpr std::uint32_t kShort = 80, kLong = 160;
+  std::vector<GenerationRequest> requests;
+  std::vector<Tokens> all;
+  for (std::uint32_t i = 0; i < kStreams; ++i) {
+    GenerationRequest r = request(i, 30, i < 2 ? kLong : kShort);
+    r.prompt[1] = static_cast<std::int32_t>(900 + i);  // each knows its own
+    all.push_back(plain(r)->all);
+    requests.push_back(std::move(r));
+  }
+  const auto knows = [&](std::span<const std::int32_t> tokens, std::size_t at) {
+    return all[static_cast<std::size_t>(tokens[1] - 900)].at(at);
+  };
+  for (const bool full : {true, false}) {
+    // Eight rows cost as much as one. Then each row costs one such round's eighth, or hardly anything.
+    const DraftCosts costs{{{1, 1.0}, {8, 1.0}, {16, full ? 2.0 : 1.01}, {64, full ? 8.0 : 1.02}}, {}};
+    Engine engine(*model_, *backend_, {.context = 1024, .chunk = 256, .max_streams = kStreams});
+    engine.draft_with(std::make_unique<TestDrafter>(knows), {.costs = costs});
+    std::vector<Collector> sinks(kStreams);
+    std::vector<std::shared_ptr<Stream>> streams;
+    for (std::uint32_t i = 0; i < kStreams; ++i) streams.push_back(engine.open(requests[i], sinks[i]));
+    std::uint64_t together = 0, alone = 0;
+    for (bool more = true; more;) {
+      const bool all_decode = std::all_of(streams.begin(), streams.end(), [](const auto& s) {
+        return s->times().reply_tokens > 0 && !s->finished();
+      });
+      more = engine.step();
+      if (!more) break;
+      (all_decode ? together : alone) += engine.last_round().drafts.all_drafted();
+    }
+    for (std::uint32_t i = 0; i < kStreams; ++i)
+      EXPECT_EQ(sinks[i].tokens,
+                Tokens(all[i].end() - static_cast<std::ptrdiff_t>(sinks[i].tokens.size()), all[i].end()));
+    if (full) {
+      EXPECT_EQ(together, 0u);
+      EXPECT_GT(alone, 80u);  // of the 2 x 80 tokens that two of them still have to say
+    } else {
+      EXPECT_GT(together, 300u);
+    }
+  }
+}
+
+// Wide rounds are measured as they come: shared by the streams, no wider than these can make them.
+TEST_F(DraftTest, WideRoundsAreMeasuredShared) {
+  for (const std::uint32_t streams : {1u, 2u, 6u, 16u}) {
+    std::map<std::uint32_t, std::size_t> most_spans;  // of the rounds of so many rows
+    testing::BackendHooks hooks;
+    hooks.before_round = [&](const RoundRows& rows) {
+      auto& spans = most_spans[static_cast<std::uint32_t>(rows.tokens.size())];
+      spans = std::max(spans, rows.spans.size());
+      EXPECT_EQ(rows.logit_rows.size(), rows.tokens.size()) << "as drafts are verified";
+      for (const RowSpan& span : rows.spans) EXPECT_LE(span.rows, 16u);
+    };
+    testing::WrappedBackend backend(make_backend(BackendKind::kCpu, *model_, 2), hooks);
+    Engine engine(*model_, backend, {.context = 1024, .chunk = 32, .max_streams = streams});
+    engine.draft_with(std::make_unique<TestDrafter>([](auto, std::size_t) { return 5; }, 15), {});
+    const auto& rounds = engine.speculation()->options().costs->rounds;
+    for (std::size_t i = 1; i < rounds.size(); ++i) EXPECT_LT(rounds[i - 1].first, rounds[i].first);
+    const std::uint32_t widest = rounds.back().first;
+    EXPECT_EQ(widest, streams == 1 ? 16u : streams == 2 ? 32u : streams == 6 ? 66u : 256u);
+    if (streams > 1) {
+      EXPECT_EQ(most_spans.at(widest), streams);
+    }
+  }
+}
+
 TEST_F(DraftTest, MeasuredCostsAreThere) {
   Engine engine(*model_, *backend_, {.context = 1024, .chunk = 32, .max_streams = 1});
   engine.draft_with(drafters().at("mtp")(), {});

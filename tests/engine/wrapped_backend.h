@@ -1,6 +1,7 @@
 // A backend between the engine and a real one, by which tests watch rounds, hold them up or let them fail.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -14,11 +15,15 @@
 namespace gem::testing {
 
 struct BackendHooks {
-  std::function<void(const RoundRows&)> before_round;  // may throw: the round fails
+  std::function<void(const RoundRows&)> before_round;            // may throw: the round fails
+  std::function<void(const RoundRows&)> before_assistant_round;  // of the assistants that it makes
   std::optional<bool> decode_equals_prompt;
   std::vector<KvType> kv_types;  // empty: those of the real one
   // After a layer's keys and values went into the caches: may write others there.
   std::function<void(std::uint32_t layer, std::span<const RowSpan>, const Backend&)> after_qk_prep;
+  // Planted faults: other positions for a round's spans, other logits of a row.
+  std::function<void(std::span<RowSpan>)> change_spans;
+  std::function<void(std::uint32_t index, std::span<float>)> change_logits;
   bool nan_logits = false;
   bool nan_drafts = false;  // of the assistants that it makes
 };
@@ -51,6 +56,7 @@ class WrappedBackend final : public Backend {
                                          ReleaseWeights release) override {
     BackendHooks hooks;
     hooks.nan_logits = hooks_.nan_drafts;
+    hooks.before_round = hooks_.before_assistant_round;
     return std::make_unique<WrappedBackend>(inner_->new_assistant(geometry, weights, std::move(release)),
                                             hooks);
   }
@@ -58,7 +64,10 @@ class WrappedBackend final : public Backend {
   void begin(const RoundRows& rows) override {
     if (hooks_.before_round) hooks_.before_round(rows);
     spans_.assign(rows.spans.begin(), rows.spans.end());
-    inner_->begin(rows);
+    if (hooks_.change_spans) hooks_.change_spans(spans_);
+    RoundRows passed = rows;
+    passed.spans = spans_;
+    inner_->begin(passed);
   }
   void embed() override { inner_->embed(); }
   void attn_input(std::uint32_t layer) override { inner_->attn_input(layer); }
@@ -76,16 +85,19 @@ class WrappedBackend final : public Backend {
   void write(Activation which, std::span<const float> values) override { inner_->write(which, values); }
   std::span<const float> logits(std::uint32_t index) const override {
     const std::span<const float> row = inner_->logits(index);
-    if (!hooks_.nan_logits) return row;
-    nan_.assign(row.size(), std::numeric_limits<float>::quiet_NaN());
-    return nan_;
+    if (!hooks_.nan_logits && !hooks_.change_logits) return row;
+    changed_.assign(row.begin(), row.end());
+    if (hooks_.nan_logits)
+      std::fill(changed_.begin(), changed_.end(), std::numeric_limits<float>::quiet_NaN());
+    if (hooks_.change_logits) hooks_.change_logits(index, changed_);
+    return changed_;
   }
 
  private:
   std::unique_ptr<Backend> inner_;
   BackendHooks hooks_;
   std::vector<RowSpan> spans_;  // of the round
-  mutable std::vector<float> nan_;
+  mutable std::vector<float> changed_;
 };
 
 }  // namespace gem::testing

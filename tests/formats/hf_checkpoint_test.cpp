@@ -110,20 +110,25 @@ TEST(HfCheckpoint, GreedyIsTemperatureZero) {
 }
 
 TEST(HfCheckpoint, ShardsWithAnIndex) {
-  const auto indexed = [](const std::function<void(Json & map)>& change) {
-    auto folder = std::make_unique<HfFolder>();
-    folder->move("norm.weight", "model-00002-of-00002.safetensors");
-    Json map;
-    auto rest = std::move(folder->files["model.safetensors"]);
-    folder->files.erase("model.safetensors");
-    for (const auto& [name, tensor] : rest) map[name] = "model-00001-of-00002.safetensors";
-    folder->files["model-00001-of-00002.safetensors"] = std::move(rest);
-    map[folder->name("norm.weight")] = "model-00002-of-00002.safetensors";
-    change(map);
-    folder->text_file("model.safetensors.index.json",
-                      Json{{"metadata", {{"total_size", 1}}}, {"weight_map", map}}.dump());
-    return folder;
-  };
+  const auto indexed =
+      [](
+          const std::function<void(Json & map)>& change,
+          const std::function<Json(std::uint64_t)>& size = [](std::uint64_t b) { return Json(b); }) {
+        auto folder = std::make_unique<HfFolder>();
+        std::uint64_t bytes = 0;
+        for (const auto& [name, tensor] : folder->files["model.safetensors"]) bytes += tensor.bytes.size();
+        folder->move("norm.weight", "model-00002-of-00002.safetensors");
+        Json map;
+        auto rest = std::move(folder->files["model.safetensors"]);
+        folder->files.erase("model.safetensors");
+        for (const auto& [name, tensor] : rest) map[name] = "model-00001-of-00002.safetensors";
+        folder->files["model-00001-of-00002.safetensors"] = std::move(rest);
+        map[folder->name("norm.weight")] = "model-00002-of-00002.safetensors";
+        change(map);
+        folder->text_file("model.safetensors.index.json",
+                          Json{{"metadata", {{"total_size", size(bytes)}}}, {"weight_map", map}}.dump());
+        return folder;
+      };
   const std::string norm = "model.language_model.norm.weight";
   EXPECT_EQ(indexed([](Json&) {})->refusal(), "opened");
   EXPECT_HAS(indexed([&](Json& map) { map[norm] = "../x.safetensors"; })->refusal(), "in the same folder");
@@ -137,6 +142,22 @@ TEST(HfCheckpoint, ShardsWithAnIndex) {
              "is missing; the index says that it is here");
   EXPECT_HAS(indexed([&](Json& map) { map["model.other"] = "model-00002-of-00002.safetensors"; })->refusal(),
              "is missing; the index says that it is here");
+  const auto sized = [&](const std::function<Json(std::uint64_t)>& size) {
+    return indexed([](Json&) {}, size)->refusal();
+  };
+  EXPECT_EQ(sized([](std::uint64_t bytes) { return Json(static_cast<double>(bytes)); }), "opened");
+  EXPECT_EQ(sized([](std::uint64_t) { return Json(); }), "opened") << "null: it is not said";
+  EXPECT_HAS(sized([](std::uint64_t bytes) { return Json(bytes + 2); }), "metadata.total_size is ");
+  EXPECT_HAS(sized([](std::uint64_t bytes) { return Json(bytes - 2); }),
+             "but the tensors that the index names");
+  EXPECT_HAS(sized([](std::uint64_t) { return Json(-1); }), "total_size is -1");
+  EXPECT_HAS(sized([](std::uint64_t) { return Json("1"); }), "total_size is");
+  EXPECT_HAS(sized([](std::uint64_t) { return Json(1.5); }), "a number of bytes");
+  // Tensors that stand in files of their own beside the index (image parts) do not count.
+  auto beside = indexed([](Json&) {});
+  beside->files["model-vision.safetensors"]["model.vision_tower.std_bias"] =
+      HfFolder::make({4}, Dtype::kBF16);
+  EXPECT_EQ(beside->refusal(), "opened");
   auto without = indexed([](Json&) {});
   without->files.erase("model-00002-of-00002.safetensors");
   EXPECT_HAS(without->refusal(), "model-00002-of-00002.safetensors is missing");

@@ -50,7 +50,7 @@ void read_widths(std::string_view text) {
 
 void read_index(std::string_view text) {
   try {
-    for (const auto& [tensor, file] : gem::read_safetensors_index(text, "fuzz")) {
+    for (const auto& [tensor, file] : gem::read_safetensors_index(text, "fuzz").files) {
       require(file.find('/') == std::string::npos && file.ends_with(".safetensors"));
       if (const auto gguf = gem::gguf_name_of(gem::hf_core_name(tensor)))
         require(gem::hf_name_of(*gguf) == gem::hf_core_name(tensor));

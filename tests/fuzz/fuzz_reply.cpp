@@ -1,8 +1,9 @@
 // Any reply through the parser: the result does not depend on how it is cut, the deltas add up to it, what
 // was cut off is still valid, and arguments are JSON.
 //
-// Byte 0 holds the options (8: arguments are typed by a schema), byte 1 a chunk size; of the rest 0x80..0x89
-// are the markers and everything else is text.
+// Byte 0 holds the options (8: arguments are typed by a schema, 16: the rest is a text that stands between
+// triple quotes in a call, which must come back whole), byte 1 a chunk size; of the rest 0x80..0x89 are the
+// markers and everything else is text.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -73,6 +74,14 @@ gem::ParsedReply parse(std::string_view reply, const gem::ReplyOptions& options,
   return result;
 }
 
+gem::ParsedReply parse_call(std::string_view call, const gem::ReplyOptions& options, std::size_t chunk) {
+  gem::ReplyParser parser(options);
+  parser.marker(gem::Marker::kToolCallOpen);
+  for (std::size_t at = 0; at < call.size(); at += chunk) parser.text(call.substr(at, chunk));
+  parser.marker(gem::Marker::kToolCallClose);
+  return parser.finish(gem::ReplyEnd::kStop);
+}
+
 // A tool f with an argument of every type, each named by one letter.
 std::shared_ptr<const gem::ToolTypes> types() {
   static const auto types = std::make_shared<const gem::ToolTypes>(gem::parse_tools(gem::parse_json(R"([{
@@ -84,6 +93,18 @@ std::shared_ptr<const gem::ToolTypes> types() {
   return types;
 }
 
+// A call whose argument s is this text between triple quotes: of the text, up to the three quotes that could
+// end it, nothing is lost, and its sibling is there.
+void require_whole(std::string_view text, char quote, const gem::ReplyOptions& options, std::size_t chunk) {
+  if (!gem::utf8_valid(text) || text.find(std::string(3, quote)) != std::string_view::npos) return;
+  const std::string quotes(3, quote);
+  const std::string call = "call:f{s:" + quotes + std::string(text) + quotes + ",n:1}";
+  const gem::ParsedReply once = parse_call(call, options, call.size());
+  require(parse_call(call, options, chunk) == once);
+  require(once.tool_calls.size() == 1 && once.content.empty());
+  require(nlohmann::json::parse(once.tool_calls[0].arguments) == nlohmann::json({{"s", text}, {"n", 1}}));
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -91,13 +112,21 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   gem::ReplyOptions options{(data[0] & 1) != 0, (data[0] & 2) == 0, (data[0] & 4) == 0};
   if ((data[0] & 8) != 0) options.tools = types();
   const std::string_view reply(reinterpret_cast<const char*>(data) + 2, size - 2);
+  if ((data[0] & 16) != 0) {
+    options.tools_active = true;
+    options.start_thinking = false;
+    require_whole(reply, (data[0] & 1) != 0 ? '"' : '\'', options, data[1] % 16u + 1);
+    return 0;
+  }
   const gem::ParsedReply whole = parse(reply, options, reply.size() + 1);
   require(parse(reply, options, 1) == whole);
   require(parse(reply, options, data[1] % 16u + 2) == whole);
   require(gem::utf8_valid(whole.reasoning) && gem::utf8_valid(whole.content));
   for (const gem::ReplyCall& call : whole.tool_calls) {
     require(!call.name.empty() && gem::utf8_valid(call.name));
-    require(call.arguments.starts_with('{') && nlohmann::json::accept(call.arguments));
+    require(call.arguments.starts_with('{'));
+    // (A number that no double holds is JSON; only this library says that it is not.)
+    if (!nlohmann::json::accept(call.arguments)) gem::parse_json(call.arguments);
   }
   return 0;
 }

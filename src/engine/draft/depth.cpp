@@ -47,15 +47,16 @@ double DraftLuck::chance(std::size_t depth) const {
   return chance;
 }
 
-std::vector<std::uint32_t> plan_depths(const DraftCosts& costs, std::uint32_t other_rows,
+std::vector<std::uint32_t> plan_depths(const DraftCosts& costs, const RoundLoad& load,
                                        std::span<const DepthCandidate> candidates) {
   const std::size_t n = candidates.size();
   std::vector<std::uint32_t> depths(n, 0), best(n, 0);
   std::vector<double> reach(n);  // of the next draft being kept
   for (std::size_t i = 0; i < n; ++i) reach[i] = candidates[i].luck->chance(0);
   std::vector<std::uint32_t> chains;  // streams at each step of the model
-  std::uint32_t rows = other_rows + static_cast<std::uint32_t>(n);
-  double tokens = static_cast<double>(n);
+  const std::uint32_t decoding = load.streams + static_cast<std::uint32_t>(n);
+  std::uint32_t rows = load.prompt_rows + decoding;
+  double tokens = decoding;
   double model = 0;  // seconds of the chains
   double most = tokens / costs.round(rows);
   // One draft after the other, the likeliest first: for each total the depths that keep the most.

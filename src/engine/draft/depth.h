@@ -43,9 +43,15 @@ struct DepthCandidate {
   bool steps = false;  // each draft is a step of the model
 };
 
-// Depths for the round, those that give the most tokens a second over all streams. `other_rows` go through
-// the target anyway: prompt chunks and streams that do not draft.
-std::vector<std::uint32_t> plan_depths(const DraftCosts& costs, std::uint32_t other_rows,
+// What goes through the target anyway.
+struct RoundLoad {
+  std::uint32_t prompt_rows = 0;
+  std::uint32_t streams = 0;  // that decode without drafts: a row and a token each
+};
+
+// Depths for the round, those that give the most tokens a second over all streams, also those that do not
+// draft: what drafts cost they pay too.
+std::vector<std::uint32_t> plan_depths(const DraftCosts& costs, const RoundLoad& load,
                                        std::span<const DepthCandidate> candidates);
 
 }  // namespace gem

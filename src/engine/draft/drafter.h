@@ -24,7 +24,7 @@ class DraftState {
 };
 
 // Hidden rows of the target that a drafter reads of every round. (Drafters that read the residual of several
-// layers will name those layers here.)
+// layers, as DFlash's, will name those layers here; a round gives them already: Taps of model/schedule.h.)
 struct DraftWants {
   bool hidden = false;  // after the final norm
 };

@@ -64,15 +64,12 @@ void Speculation::propose(std::span<SpeculationTurn> turns, std::uint32_t prompt
   }
   if (able.empty()) return;
   std::vector<std::uint32_t> depths;
+  depths.reserve(candidates.size());
   for (const DepthCandidate& c : candidates) depths.push_back(c.most);
   if (options_.adaptive && options_.costs) {
-    const auto others = static_cast<std::uint32_t>(turns.size() - able.size());
-    depths = plan_depths(*options_.costs, prompt_rows + others, candidates);
-    for (std::size_t i = 0; i < able.size(); ++i) {
-      StreamDrafts& drafts = *turns[able[i]].drafts;
-      if (depths[i] == 0 && ++drafts.idle >= drafts.patience)
-        depths[i] = std::min(kTrial, candidates[i].most);
-    }
+    const RoundLoad load{prompt_rows, static_cast<std::uint32_t>(turns.size() - able.size())};
+    depths = plan_depths(*options_.costs, load, candidates);
+    try_again(turns, able, load, candidates, depths);
   }
 
   std::vector<DraftTurn> asked;
@@ -101,6 +98,28 @@ void Speculation::propose(std::span<SpeculationTurn> turns, std::uint32_t prompt
     turn.kind = asked[i].kind;
     turn.proposed = std::move(asked[i].drafts);
     turn.drawn_from = std::move(asked[i].drawn_from);
+  }
+}
+
+// A few drafts for streams that have gone without for long: their luck may have come back. Not where no luck
+// would make drafts pay, because the rounds are full.
+void Speculation::try_again(std::span<SpeculationTurn> turns, std::span<const std::size_t> able,
+                            const RoundLoad& load, std::vector<DepthCandidate> candidates,
+                            std::span<std::uint32_t> depths) const {
+  static const DraftLuck kPerfect = [] {
+    DraftLuck luck;
+    for (int i = 0; i < 1000; ++i) luck.record(DraftLuck::kDepths, DraftLuck::kDepths);
+    return luck;
+  }();
+  if (std::find(depths.begin(), depths.end(), 0u) == depths.end()) return;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (depths[i] == 0) candidates[i].luck = &kPerfect;
+  }
+  const std::vector<std::uint32_t> hoped = plan_depths(*options_.costs, load, candidates);
+  for (std::size_t i = 0; i < able.size(); ++i) {
+    StreamDrafts& drafts = *turns[able[i]].drafts;
+    if (depths[i] == 0 && hoped[i] > 0 && ++drafts.idle >= drafts.patience)
+      depths[i] = std::min(kTrial, candidates[i].most);
   }
 }
 

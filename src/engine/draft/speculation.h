@@ -93,6 +93,8 @@ class Speculation {
 
  private:
   void give_up();
+  void try_again(std::span<SpeculationTurn> turns, std::span<const std::size_t> able, const RoundLoad& load,
+                 std::vector<DepthCandidate> candidates, std::span<std::uint32_t> depths) const;
   std::unique_ptr<Drafter> drafter_;
   DraftOptions options_;
   bool active_ = true;

@@ -16,6 +16,7 @@ Reply messages(const ApiContext& context, const HttpRequest& request) {
   PreparedChat prepared = prepare_chat(parsed.chat, context.session);
   AnthropicReplyOptions options;
   options.id = context.new_id("msg_");
+  name_jobs(prepared.jobs, options.id);
   options.model = context.card.id;
   options.prompt_tokens = prepared.prompt_tokens;
   options.omit_thinking = parsed.omit_thinking;
@@ -28,9 +29,7 @@ Reply messages(const ApiContext& context, const HttpRequest& request) {
 Reply count_tokens(const ApiContext& context, const HttpRequest& request) {
   const AnthropicRequest parsed =
       parse_anthropic_request(parse_body(request), context.defaults, context.session.tokenizer());
-  HttpResponse response;
-  response.body = dump({{"input_tokens", encode_chat(parsed.chat, context.session).size()}});
-  return response;
+  return json_response({{"input_tokens", encode_chat(parsed.chat, context.session).size()}});
 }
 
 }  // namespace gem::server

@@ -9,14 +9,6 @@
 namespace gem::server {
 namespace {
 
-ApiError make(int status, std::string type, std::string message) {
-  ApiError e;
-  e.status = status;
-  e.type = std::move(type);
-  e.message = std::move(message);
-  return e;
-}
-
 std::string anthropic_type(const ApiError& error) {
   switch (error.status) {
     case 400:
@@ -41,18 +33,26 @@ std::string anthropic_type(const ApiError& error) {
 
 }  // namespace
 
+ApiError ApiError::of(int status, std::string type, std::string message) {
+  ApiError e;
+  e.status = status;
+  e.type = std::move(type);
+  e.message = std::move(message);
+  return e;
+}
+
 ApiError ApiError::bad_field(std::string param, std::string message) {
-  ApiError e = make(400, "invalid_request_error", std::move(message));
+  ApiError e = of(400, "invalid_request_error", std::move(message));
   e.param = std::move(param);
   return e;
 }
 
 ApiError ApiError::context_exceeded(std::uint64_t prompt_tokens, std::uint64_t context) {
   // Clients look for these words.
-  ApiError e = make(400, "exceed_context_size_error",
-                    fmt::format("request ({} tokens) exceeds the available context size ({} tokens), try "
-                                "increasing it",
-                                prompt_tokens, context));
+  ApiError e = of(400, "exceed_context_size_error",
+                  fmt::format("request ({} tokens) exceeds the available context size ({} tokens), try "
+                              "increasing it",
+                              prompt_tokens, context));
   e.code = "context_length_exceeded";
   e.prompt_tokens = prompt_tokens;
   e.context = context;
@@ -60,26 +60,26 @@ ApiError ApiError::context_exceeded(std::uint64_t prompt_tokens, std::uint64_t c
 }
 
 ApiError ApiError::queue_full(unsigned retry_after) {
-  ApiError e = make(429, "rate_limit_error", "the queue of requests is full, try again later");
+  ApiError e = of(429, "rate_limit_error", "the queue of requests is full, try again later");
   e.retry_after = retry_after;
   return e;
 }
 
 ApiError ApiError::unavailable(std::string message) {
-  return make(503, "unavailable_error", std::move(message));
+  return of(503, "unavailable_error", std::move(message));
 }
 
 ApiError ApiError::not_found(std::string message) {
-  return make(404, "not_found_error", std::move(message));
+  return of(404, "not_found_error", std::move(message));
 }
 
 ApiError ApiError::internal(std::string message) {
-  return make(500, "server_error", std::move(message));
+  return of(500, "server_error", std::move(message));
 }
 
 ApiError ApiError::from(const Error& error) {
   const bool ours = error.code() != ErrorCode::kUsage && error.code() != ErrorCode::kTooLarge;
-  return ours ? internal(error.what()) : make(400, "invalid_request_error", error.what());
+  return ours ? internal(error.what()) : of(400, "invalid_request_error", error.what());
 }
 
 std::string error_body(const ApiError& error, ErrorShape shape) {

@@ -27,6 +27,7 @@ struct ApiError : std::exception {
 
   const char* what() const noexcept override { return message.c_str(); }
 
+  static ApiError of(int status, std::string type, std::string message);
   static ApiError bad_field(std::string param, std::string message);
   static ApiError context_exceeded(std::uint64_t prompt_tokens, std::uint64_t context);
   static ApiError queue_full(unsigned retry_after);

@@ -102,4 +102,7 @@ std::vector<std::vector<std::int32_t>> parse_prompts(const JsonValue& body, cons
 std::vector<GenerationJob> prepare_completion(std::vector<std::int32_t> prompt,
                                               const GenerationFields& fields, const Session& session);
 
+// Gives all jobs of a request the id that its reply has.
+void name_jobs(std::vector<GenerationJob>& jobs, const std::string& id);
+
 }  // namespace gem::server

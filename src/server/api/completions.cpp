@@ -56,7 +56,7 @@ class CompletionWriter : public ReplyWriter {
 
   void end(std::string& out) override {
     if (reply_.stream.include_usage) {
-      Json chunk = head();
+      Json chunk = openai_head(reply_.identity, "text_completion");
       chunk["choices"] = Json::array();
       chunk["usage"] = usage_.json();
       append_event(out, {}, dump(chunk));
@@ -69,7 +69,7 @@ class CompletionWriter : public ReplyWriter {
   }
 
   HttpResponse whole(const std::vector<GenerationUpdate>& updates) override {
-    Json body = head();
+    Json body = openai_head(reply_.identity, "text_completion");
     Json& choices = body["choices"] = Json::array();
     UsageSum usage;
     for (std::size_t i = 0; i < updates.size(); ++i) {
@@ -83,9 +83,7 @@ class CompletionWriter : public ReplyWriter {
     }
     body["usage"] = usage.json();
     if (updates.size() == 1) body["timings"] = timings_json(updates.front().result->times);
-    HttpResponse response;
-    response.body = dump(body);
-    return response;
+    return json_response(body);
   }
 
  private:
@@ -93,15 +91,6 @@ class CompletionWriter : public ReplyWriter {
     LegacyLogprobs logprobs;  // of tokens that no chunk has carried yet
     Json tokens = Json::array();
   };
-
-  Json head() const {
-    const ReplyIdentity& identity = reply_.identity;
-    return {{"id", identity.id},
-            {"object", "text_completion"},
-            {"created", identity.created},
-            {"model", identity.model},
-            {"system_fingerprint", identity.fingerprint}};
-  }
 
   // Takes the choice's tokens.
   static Json choice_json(std::size_t index, const std::string& text, Choice& choice, Json finish) {
@@ -120,7 +109,7 @@ class CompletionWriter : public ReplyWriter {
   }
 
   void write(Json choice, const Json& extra, std::string& out) {
-    Json chunk = head();
+    Json chunk = openai_head(reply_.identity, "text_completion");
     chunk["choices"] = Json::array();
     chunk["choices"].push_back(std::move(choice));
     if (!extra.empty()) chunk.update(extra);
@@ -163,6 +152,7 @@ Reply completions(const ApiContext& context, const HttpRequest& request) {
     std::move(more.begin(), more.end(), std::back_inserter(jobs));
   }
   reply.identity = {context.new_id("cmpl-"), context.now(), context.card.id, context.card.fingerprint};
+  name_jobs(jobs, reply.identity.id);
   reply.choices = jobs.size();
   reply.choices_per_prompt = generation.n;
   reply.logprobs = generation.logprobs.has_value();

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "server/api/api.h"
+#include "server/api/json_echo.h"
 #include "server/api/json_fields.h"
 
 namespace gem::server {
@@ -25,9 +26,7 @@ Reply chat_control(const ApiContext& context, const HttpRequest& request) {
       body_out["message"] = "no running reply with reasoning_control has this id";
       break;
   }
-  HttpResponse response;
-  response.body = body_out.dump();
-  return response;
+  return json_response(body_out);
 }
 
 }  // namespace gem::server

@@ -40,4 +40,10 @@ std::string dump(const ordered_json& json) {
   return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
+HttpResponse json_response(const ordered_json& json) {
+  HttpResponse response;
+  response.body = dump(json);
+  return response;
+}
+
 }  // namespace gem::server

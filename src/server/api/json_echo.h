@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "server/http/exchange.h"
 #include "text/json_value.h"
 
 namespace gem::server {
@@ -14,5 +15,7 @@ nlohmann::ordered_json echo(const JsonValue& value);
 
 // Compact, valid UTF-8 whatever the strings hold.
 std::string dump(const nlohmann::ordered_json& json);
+// The same as a response (200).
+HttpResponse json_response(const nlohmann::ordered_json& json);
 
 }  // namespace gem::server

@@ -13,17 +13,12 @@
 #include "model/model.h"
 #include "server/api/api.h"
 #include "server/api/api_error.h"
+#include "server/api/json_echo.h"
 
 namespace gem::server {
 namespace {
 
 using nlohmann::ordered_json;
-
-HttpResponse json_response(const ordered_json& body) {
-  HttpResponse response;
-  response.body = body.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-  return response;
-}
 
 // The storage type that most bytes have: "Q4_0".
 std::string main_storage(const Checkpoint& checkpoint) {
@@ -119,11 +114,7 @@ ordered_json slot_json(const ServiceStatus::Slot& slot, std::uint32_t context) {
 }
 
 ApiError not_supported(std::string message) {
-  ApiError e;
-  e.status = 501;
-  e.type = "not_supported_error";
-  e.message = std::move(message);
-  return e;
+  return ApiError::of(501, "not_supported_error", std::move(message));
 }
 
 Reply slot_action(const ApiContext& context, const HttpRequest& request, std::string_view id_text) {

@@ -71,9 +71,7 @@ class NativeWriter : public ReplyWriter {
       if (reply_.fields.logprobs) json["completion_probabilities"] = kept.logprobs;
       all.push_back(selected(std::move(json)));
     }
-    HttpResponse response;
-    response.body = dump(all.size() == 1 ? all.front() : all);
-    return response;
+    return json_response(all.size() == 1 ? all.front() : all);
   }
 
  private:

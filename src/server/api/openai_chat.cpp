@@ -46,7 +46,7 @@ class ChatWriter : public ReplyWriter {
 
   void end(std::string& out) override {
     if (reply_.stream.include_usage) {
-      Json chunk = head("chat.completion.chunk");
+      Json chunk = openai_head(reply_.identity, "chat.completion.chunk");
       chunk["choices"] = Json::array();
       chunk["usage"] = usage_.json();
       if (choices_.size() == 1) chunk["timings"] = timings_json(times_);
@@ -60,7 +60,7 @@ class ChatWriter : public ReplyWriter {
   }
 
   HttpResponse whole(const std::vector<GenerationUpdate>& updates) override {
-    Json body = head("chat.completion");
+    Json body = openai_head(reply_.identity, "chat.completion");
     Json& choices = body["choices"] = Json::array();
     UsageSum usage;
     for (std::size_t i = 0; i < updates.size(); ++i) {
@@ -77,9 +77,7 @@ class ChatWriter : public ReplyWriter {
     }
     body["usage"] = usage.json();
     if (updates.size() == 1) body["timings"] = timings_json(updates.front().result->times);
-    HttpResponse response;
-    response.body = dump(body);
-    return response;
+    return json_response(body);
   }
 
  private:
@@ -89,15 +87,6 @@ class ChatWriter : public ReplyWriter {
   };
 
   static Json role() { return {{"role", "assistant"}, {"content", nullptr}}; }
-
-  Json head(const char* object) const {
-    const ReplyIdentity& identity = reply_.identity;
-    return {{"id", identity.id},
-            {"object", object},
-            {"created", identity.created},
-            {"model", identity.model},
-            {"system_fingerprint", identity.fingerprint}};
-  }
 
   Json delta_of(const ReplyEvent& event) const {
     switch (event.kind) {
@@ -165,7 +154,7 @@ class ChatWriter : public ReplyWriter {
           out);
   }
   void write(Json choice, const Json& extra, std::string& out) {
-    Json chunk = head("chat.completion.chunk");
+    Json chunk = openai_head(reply_.identity, "chat.completion.chunk");
     chunk["choices"] = Json::array();
     chunk["choices"].push_back(std::move(choice));
     if (!extra.empty()) chunk.update(extra);
@@ -179,6 +168,14 @@ class ChatWriter : public ReplyWriter {
 };
 
 }  // namespace
+
+Json openai_head(const ReplyIdentity& identity, const char* object) {
+  return {{"id", identity.id},
+          {"object", object},
+          {"created", identity.created},
+          {"model", identity.model},
+          {"system_fingerprint", identity.fingerprint}};
+}
 
 std::unique_ptr<ReplyWriter> chat_writer(OpenAiReply reply) {
   return std::make_unique<ChatWriter>(std::move(reply));
@@ -196,6 +193,7 @@ Reply chat_completions(const ApiContext& context, const HttpRequest& request) {
   reply.return_tokens = chat.generation.return_tokens;
   reply.new_id = context.new_id;
   const std::string id = reply.identity.id;
+  name_jobs(prepared.jobs, id);
   auto writer = chat_writer(std::move(reply));
   auto generations = context.service.submit(std::move(prepared.jobs));
   if (chat.reasoning_control) generations = context.running->watch(id, std::move(generations));

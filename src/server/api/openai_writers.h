@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ struct ReplyIdentity {
   std::string model;
   std::string fingerprint;
 };
+
+// {"id","object","created","model","system_fingerprint"}, with which every reply and chunk begins.
+nlohmann::ordered_json openai_head(const ReplyIdentity& identity, const char* object);  // api/openai_chat.cpp
 
 struct OpenAiReply {
   ReplyIdentity identity;

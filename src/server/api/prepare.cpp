@@ -170,4 +170,8 @@ std::vector<GenerationJob> prepare_completion(std::vector<std::int32_t> prompt,
   return jobs;
 }
 
+void name_jobs(std::vector<GenerationJob>& jobs, const std::string& id) {
+  for (GenerationJob& job : jobs) job.id = id;
+}
+
 }  // namespace gem::server

@@ -38,12 +38,14 @@ Reply responses(const ApiContext& context, const HttpRequest& request) {
   ResponsesRequest parsed =
       parse_responses_request(parse_body(request), context.defaults, context.session.tokenizer());
   const bool stream = parsed.chat.stream.stream;
-  parsed.response["id"] = context.new_id("resp_");
+  const std::string id = context.new_id("resp_");
+  parsed.response["id"] = id;
   parsed.response["created_at"] = context.now();
   parsed.response["model"] = context.card.id;
   auto writer = std::make_unique<ResponsesWriter>(std::move(parsed.response), context.new_id, context.now);
   try {
     PreparedChat prepared = prepare_chat(parsed.chat, context.session);
+    name_jobs(prepared.jobs, id);
     std::vector<std::unique_ptr<Generation>> generations = context.service.submit(std::move(prepared.jobs));
     return stream ? stream_reply(std::move(generations), std::move(writer))
                   : plain_reply(std::move(generations), std::move(writer));
@@ -61,10 +63,8 @@ Reply responses(const ApiContext& context, const HttpRequest& request) {
 Reply responses_input_tokens(const ApiContext& context, const HttpRequest& request) {
   const ResponsesRequest parsed =
       parse_responses_request(parse_body(request), context.defaults, context.session.tokenizer());
-  HttpResponse response;
-  response.body = dump({{"object", "response.input_tokens"},
+  return json_response({{"object", "response.input_tokens"},
                         {"input_tokens", encode_chat(parsed.chat, context.session).size()}});
-  return response;
 }
 
 }  // namespace gem::server

@@ -182,9 +182,7 @@ HttpResponse ResponsesWriter::whole(const std::vector<GenerationUpdate>& updates
   std::string events;  // the same steps as in a stream, so that both give the same response
   for (const GenerationUpdate& u : updates) update(0, u, events);
   end(events);
-  HttpResponse response;
-  response.body = dump(response_);
-  return response;
+  return json_response(response_);
 }
 
 }  // namespace gem::server

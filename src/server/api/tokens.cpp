@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/api/api.h"
+#include "server/api/json_echo.h"
 #include "server/api/json_fields.h"
 #include "text/tokenizer.h"
 
@@ -16,12 +17,6 @@ namespace gem::server {
 namespace {
 
 using nlohmann::ordered_json;
-
-HttpResponse json_response(const ordered_json& body) {
-  HttpResponse response;
-  response.body = body.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-  return response;
-}
 
 std::int32_t token_id(const JsonValue& value, const std::string& place, const Tokenizer& tokenizer) {
   const std::optional<std::int64_t> id = as_integer(value);

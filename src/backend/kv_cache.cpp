@@ -99,12 +99,7 @@ void KvCache::prepare(std::uint32_t rows) noexcept {
 
 void KvCache::save_range(std::uint32_t from, std::uint32_t to) {
   for (std::uint32_t position = from; position < to; ++position) {
-    std::byte* entry = undo_entry(position - checkpoint_->keep_from);
-    for (std::uint32_t layer = 0; layer < plan_.layers.size(); ++layer) {
-      if (plan_.layers[layer].slots != ring_) continue;
-      save_slot(layer, position % ring_, entry);
-      entry += slot_bytes(layer);
-    }
+    copy_out(Part::kRings, position, 1, undo_entry(position - checkpoint_->keep_from));
     checkpoint_->saved_to = position + 1;
   }
 }
@@ -113,10 +108,7 @@ void KvCache::save_range(std::uint32_t from, std::uint32_t to) {
 // that short replies cost little and long ones few allocations.
 std::byte* KvCache::undo_entry(std::uint32_t index) {
   constexpr std::uint32_t kFirst = 64;
-  std::size_t stride = 0;
-  for (std::uint32_t layer = 0; layer < plan_.layers.size(); ++layer) {
-    if (plan_.layers[layer].slots == ring_) stride += slot_bytes(layer);
-  }
+  const std::size_t stride = row_bytes(Part::kRings);
   const auto block = static_cast<std::uint32_t>(std::bit_width(index / kFirst + 1)) - 1;
   const std::uint32_t before = kFirst * ((1u << block) - 1);  // entries of the blocks before
   while (undo_.size() <= block) {
@@ -166,12 +158,7 @@ void KvCache::roll_back_to(std::uint32_t length) {
     // As much of the log as the ring can hold below `length` goes back into its slots.
     const std::uint32_t from = std::max(checkpoint_->keep_from, length > ring_ ? length - ring_ : 0);
     for (std::uint32_t position = from; position < std::min(length, oldest_held()); ++position) {
-      const std::byte* entry = undo_entry(position - checkpoint_->keep_from);
-      for (std::uint32_t layer = 0; layer < plan_.layers.size(); ++layer) {
-        if (plan_.layers[layer].slots != ring_) continue;
-        load_slot(layer, position % ring_, entry);
-        entry += slot_bytes(layer);
-      }
+      copy_in(Part::kRings, position, 1, undo_entry(position - checkpoint_->keep_from));
     }
     written_ = from + ring_;
     checkpoint_->saved_to = from;

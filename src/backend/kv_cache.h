@@ -112,11 +112,11 @@ class KvCache {
   // earlier where the ring still has that; length() without rings.
   std::uint32_t oldest_kept() const;
   // `count` rows from position `first` on, all of them held: layer after layer, position after position.
-  void copy_out(Part which, std::uint32_t first, std::uint32_t count, std::byte* out) const;
+  virtual void copy_out(Part which, std::uint32_t first, std::uint32_t count, std::byte* out) const;
   // To become a cache of `length` positions, forget everything, copy the fixed rows of all positions and the
   // ring rows from `first_ring` on (oldest_kept() of the cache they are from) into their places, then finish.
   void begin_restore();
-  void copy_in(Part which, std::uint32_t first, std::uint32_t count, const std::byte* in);
+  virtual void copy_in(Part which, std::uint32_t first, std::uint32_t count, const std::byte* in);
   void finish_restore(std::uint32_t length, std::uint32_t first_ring);
 
   // Keys or values of one position, in f32 (tests, state comparison): [width of the layer].
@@ -137,15 +137,16 @@ class KvCache {
   // Memory of the undo log; a backend may want it pinned. Throws when there is none.
   virtual Buffer new_undo_block(std::size_t bytes) { return Buffer(bytes); }
 
+  bool is(Part which, const KvPlan::Layer& layer) const {
+    return (which == Part::kRings) == (layer.slots < plan_.context);
+  }
+
  private:
   struct Checkpoint {
     std::uint32_t length = 0;
     std::uint32_t keep_from = 0;  // the oldest position that is needed to come back
     std::uint32_t saved_to = 0;   // keep_from .. saved_to - 1 are in the log
   };
-  bool is(Part which, const KvPlan::Layer& layer) const {
-    return (which == Part::kRings) == (layer.slots < plan_.context);
-  }
   std::uint32_t oldest_held() const { return written_ > ring_ ? written_ - ring_ : 0; }
   std::uint32_t oldest_needed(std::uint32_t length) const;
   void save_range(std::uint32_t from, std::uint32_t to);

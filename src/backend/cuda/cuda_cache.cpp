@@ -70,6 +70,50 @@ void CudaCache::load_slot(std::uint32_t layer, std::uint32_t slot, const std::by
   check(cudaStreamSynchronize(stream_), "writing a cache");
 }
 
+template <typename F>
+void CudaCache::by_groups(Part which, std::uint32_t count, F&& f) const {
+  constexpr std::size_t kStaging = std::size_t{64} << 20;  // bytes
+  std::vector<CopiedLayer> group;
+  std::size_t bytes = 0;
+  const auto flush = [&] {
+    if (group.empty()) return;
+    check(cudaStreamSynchronize(stream_), "copying a cache");  // the last group may still be read
+    staging_.reserve(bytes / sizeof(__half));
+    copied_.upload(group, stream_);
+    f(static_cast<std::uint32_t>(group.size()), bytes);
+    group.clear();
+    bytes = 0;
+  };
+  for (std::uint32_t layer = 0; layer < host_.size(); ++layer) {
+    if (!is(which, plan().layers[layer])) continue;
+    const std::size_t more = slot_bytes(layer) * count;
+    if (bytes + more > kStaging) flush();
+    group.push_back({layer, shapes_[layer].kv_heads, shapes_[layer].head_dim, bytes / sizeof(__half)});
+    bytes += more;
+  }
+  flush();
+}
+
+void CudaCache::copy_out(Part which, std::uint32_t first, std::uint32_t count, std::byte* out) const {
+  if (count == 0) return;
+  by_groups(which, count, [&](std::uint32_t layers, std::size_t bytes) {
+    gather_cache(table_.data(), copied_.data(), layers, first, count, staging_.data(), stream_);
+    check(cudaMemcpyAsync(out, staging_.data(), bytes, cudaMemcpyDeviceToHost, stream_), "reading a cache");
+    out += bytes;
+  });
+  check(cudaStreamSynchronize(stream_), "reading a cache");
+}
+
+void CudaCache::copy_in(Part which, std::uint32_t first, std::uint32_t count, const std::byte* in) {
+  if (count == 0) return;
+  by_groups(which, count, [&](std::uint32_t layers, std::size_t bytes) {
+    check(cudaMemcpyAsync(staging_.data(), in, bytes, cudaMemcpyHostToDevice, stream_), "writing a cache");
+    scatter_cache(table_.data(), copied_.data(), layers, first, count, staging_.data(), stream_);
+    in += bytes;
+  });
+  check(cudaStreamSynchronize(stream_), "writing a cache");
+}
+
 std::vector<float> CudaCache::read_key(std::uint32_t layer, std::uint32_t position) const {
   std::vector<std::byte> slot(slot_bytes(layer));
   save_slot(layer, position % host_[layer].slots, slot.data());

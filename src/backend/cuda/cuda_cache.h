@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "backend/cuda/cache_copy.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/rows.h"
 #include "backend/kv_cache.h"
@@ -14,6 +15,9 @@ class CudaCache final : public KvCache {
   CudaCache(const KvPlan& plan, const Geometry& geometry, cudaStream_t stream);
 
   const CacheLayer* layers() const { return table_.data(); }  // on the device
+
+  void copy_out(Part which, std::uint32_t first, std::uint32_t count, std::byte* out) const override;
+  void copy_in(Part which, std::uint32_t first, std::uint32_t count, const std::byte* in) override;
 
   std::vector<float> read_key(std::uint32_t layer, std::uint32_t position) const override;
   std::vector<float> read_value(std::uint32_t layer, std::uint32_t position) const override;
@@ -30,7 +34,14 @@ class CudaCache final : public KvCache {
   // Slots in whole chunks, so that a chunk's keys lie together.
   static KvPlan rounded(KvPlan plan);
 
+  // Calls f(layers of a group, bytes of the group) with their places in `copied_`: as many layers at a time as fit the
+  // staging memory, in the order of the copy.
+  template <typename F>
+  void by_groups(Part which, std::uint32_t count, F&& f) const;
+
   cudaStream_t stream_;
+  mutable DeviceArray<__half> staging_;
+  mutable DeviceArray<CopiedLayer> copied_;
   std::vector<Shape> shapes_;
   std::vector<CacheLayer> host_;
   DeviceArray<__half> memory_;

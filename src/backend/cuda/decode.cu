@@ -10,6 +10,57 @@
 namespace gem::cuda {
 namespace {
 
+// The residual rows before product `o`: a branch added, the next norm taken, as far as the phases ask for it.
+enum class Made { kNothing, kHere, kGlobally };
+template <int Pieces>
+__device__ __noinline__ Made make_rows(DecodeShared& s, const DecodeOp* ops, std::uint8_t* region, std::uint32_t o) {
+  constexpr std::uint32_t kRows = 8 * Pieces;
+  const DecodeJob& job = s.job;
+  const DecodeOp& op = ops[o];
+  const bool final = o == job.layer_count * kOpsOfLayer;
+  const bool closes = final || o % kOpsOfLayer == 0;  // the layer before
+  const DecodeLayer& layer = s.layers[o / kOpsOfLayer % 2];
+  const DecodeLayer& before = s.layers[(o / kOpsOfLayer + 1) % 2];
+  const bool adds = o > job.first_op && (job.phases & (closes ? kPhaseAddDown : kPhaseAddOut));
+  const bool norms = job.phases & (final ? kPhaseFinal : closes ? kPhaseNormIn : kPhaseNormFfn);
+  if (!adds && !norms) return Made::kNothing;
+  const bool named = final && norms;  // rows are those of `finals`
+  const bool here = job.fused && norms && !final;
+  RowStep step;
+  step.branch = {job.branch, adds ? ops[o - 1].parts : 0u, job.row_count, job.hidden};
+  step.weight = closes ? before.post_ffw_norm : layer.post_attention_norm;
+  step.scale = closes ? before.scale : 1.0f;
+  step.next = !norms ? nullptr : final ? job.output_norm : closes ? layer.attn_norm : layer.ffn_norm;
+  step.up = closes ? layer.attn_up : layer.ffn_up;
+  step.makes_operand = norms && !final;
+  // A whole round has the residual between the two halves of a layer in a place of its own: while some blocks still
+  // read the one before, others write it.
+  const float* in = closes && adds && job.whole ? job.between : job.residual;
+  float* out = closes || !job.whole ? job.residual : job.between;
+  const std::uint32_t count = named ? job.final_count : job.row_count;
+  const std::uint32_t block = block_index();
+  unsigned flip = 0;
+#pragma unroll 1
+  for (std::uint32_t i = here ? 0 : block; i < count; i += here ? 1 : gridDim.x) {
+    const std::uint32_t row = named ? job.finals[i] : i;
+    // Rows of a prompt have gone through their layers before.
+    step.adds = adds && row < job.row_count;
+    step.branch_row = row;
+    step.in = (named && !step.adds ? job.residual : in) + std::size_t{row} * job.hidden;
+    step.out = adds && !named && (!here || block == 0) ? out + std::size_t{row} * job.hidden : nullptr;
+    step.plain = named ? job.final_rows + std::size_t{i} * job.hidden : nullptr;
+    if (step.makes_operand) {
+      const std::uint32_t rows = min(kRows, job.row_count - row / kRows * kRows);
+      step.operand = here ? shared_operand<Pieces>(region, my_part<Pieces>(op), rows)
+                          : global_operand<Pieces>(job, op, row / kRows, rows);
+      step.operand_row = row % kRows;
+      if (row % kRows == 0) fill_scales(step.operand, here ? kSlices / Pieces : op.parts * kSlices, step.up);
+    }
+    row_step<Pieces>(s, flip, job.hidden, job.epsilon, step);
+  }
+  return here ? Made::kHere : Made::kGlobally;
+}
+
 // A block's way through a round. Everything is inlined and stays in registers: with most of the memory given to the
 // rings there is no cache that would hold a stack.
 template <int Pieces>
@@ -24,7 +75,6 @@ struct Round {
   std::uint8_t* region;
   float* reduce;
   long long* trace;
-  unsigned flip;
   unsigned target;
 
   __device__ __forceinline__ void mark() {
@@ -53,50 +103,6 @@ struct Round {
                 : global_operand<Pieces>(job, op, pass, rows);
   }
 
-  // The residual rows: a branch added, the next norm taken, as far as the phases ask for it.
-  __device__ __forceinline__ void rows(const DecodeJob& job, std::uint32_t o, std::uint32_t which, const DecodeLayer& layer,
-                                       const DecodeLayer& before) {
-    const DecodeOp& op = ops[o];
-    const bool final = which == 4;
-    const bool closes = which != 2;  // the layer before
-    const bool adds = o > job.first_op && (job.phases & (closes ? kPhaseAddDown : kPhaseAddOut));
-    const bool norms = job.phases & (final ? kPhaseFinal : closes ? kPhaseNormIn : kPhaseNormFfn);
-    if (!adds && !norms) return;
-    const Parts branch = {job.branch, adds ? ops[o - 1].parts : 0u, job.row_count, job.hidden};
-    const bool named = final && norms;  // rows are those of `finals`
-    const bool here = job.fused && norms && !final;
-    RowStep step;
-    step.weight = closes ? before.post_ffw_norm : layer.post_attention_norm;
-    step.scale = closes ? before.scale : 1.0f;
-    step.next = !norms ? nullptr : final ? job.output_norm : closes ? layer.attn_norm : layer.ffn_norm;
-    step.up = closes ? layer.attn_up : layer.ffn_up;
-    // A whole round has the residual between the two halves of a layer in a place of its own: while some blocks
-    // still read the one before, others write it.
-    const float* in = closes && adds && job.whole ? job.between : job.residual;
-    float* out = closes || !job.whole ? job.residual : job.between;
-    const std::uint32_t count = named ? job.final_count : job.row_count;
-#pragma unroll 1
-    for (std::uint32_t i = here ? 0 : block_index(); i < count; i += here ? 1 : gridDim.x) {
-      const std::uint32_t row = named ? job.finals[i] : i;
-      // Rows of a prompt have gone through their layers before.
-      const bool own = adds && row < job.row_count;
-      step.adds = own;
-      step.branch = branch;
-      step.branch_row = row;
-      step.in = (named && !own ? job.residual : in) + std::size_t{row} * job.hidden;
-      step.out = adds && !named && (!here || block_index() == 0) ? out + std::size_t{row} * job.hidden : nullptr;
-      step.plain = named ? job.final_rows + std::size_t{i} * job.hidden : nullptr;
-      step.makes_operand = norms && !final;
-      if (step.makes_operand) {
-        step.operand = operand(job, op, row / kRows, rows_of(job.row_count, row / kRows), here);
-        step.operand_row = row % kRows;
-        if (row % kRows == 0) fill_scales(step.operand, here ? kOwnSlices : op.parts * kSlices, step.up);
-      }
-      row_step<Pieces>(s, flip, job.hidden, job.epsilon, step);
-    }
-    made(job, here);
-  }
-
   __device__ __forceinline__ void heads(const DecodeJob& job, std::uint32_t o, std::uint32_t l, const DecodeLayer& layer) {
     const DecodeOp& op = ops[o];
     const std::uint32_t width = (layer.shape.head_dim + 31) / 32;
@@ -111,12 +117,25 @@ struct Round {
       sync(job);
     }
     if (job.phases & kPhaseAttend) {
+      const bool few = layer.shape.heads / layer.shape.kv_heads <= 8;
       switch (width) {
         case 1: attend_all<32, Pieces>(s, ops, l, region); break;
         case 2: attend_all<64, Pieces>(s, ops, l, region); break;
         case 4: attend_all<128, Pieces>(s, ops, l, region); break;
-        case 8: attend_all<256, Pieces>(s, ops, l, region); break;
-        default: attend_all<512, Pieces>(s, ops, l, region); break;
+        case 8:
+          if (few) {
+            attend_all<256, Pieces, false>(s, ops, l, region);
+          } else {
+            attend_all<256, Pieces>(s, ops, l, region);
+          }
+          break;
+        default:
+          if (few) {
+            attend_all<512, Pieces, false>(s, ops, l, region);
+          } else {
+            attend_all<512, Pieces>(s, ops, l, region);
+          }
+          break;
       }
       sync(job);
     }
@@ -207,7 +226,8 @@ struct Round {
     } else if (which == 3) {
       activate(job, o);
     } else {
-      rows(job, o, which, layer, s.layers[(l + 1) % 2]);
+      const Made made_rows = make_rows<Pieces>(s, ops, region, o);
+      if (made_rows != Made::kNothing) made(job, made_rows == Made::kHere);
     }
     const std::uint32_t wanted = which == 0   ? kPhaseQkv
                                  : which == 1 ? kPhaseOut
@@ -296,7 +316,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
   }
   __syncthreads();  // the products and rows are there
   {
-    Cursor<Pieces> cursor(shared, job, ops, rings);
+    Cursor<Pieces> cursor(shared, ops, rings);
 #pragma unroll 1
     for (std::uint32_t i = 0; i < job.slots; ++i) cursor.request();
     cursor.leave(shared);
@@ -308,7 +328,6 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
                          region,
                          reinterpret_cast<float*>(region + job.region_bytes),
                          job.trace == nullptr ? nullptr : job.trace + block_index() * (std::size_t{job.layer_count} * kTracePoints + 8),
-                         0,
                          0};
   round.run();
 }

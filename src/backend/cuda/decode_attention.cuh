@@ -186,12 +186,13 @@ __device__ __noinline__ void prepare_all(const DecodeShared& shared, const Decod
 // A group of 32 elements of the summed dimension in two steps. Which element a step calls k does not matter
 // as long as both operands agree: lane j of four takes elements 8j .. 8j + 7, so that 16 bytes are read at once.
 // Rows of A from `group` on are zero.
+template <bool Low>
 __device__ __forceinline__ void mma_group(float (&c)[4], const __half* a, std::uint32_t stride, std::uint32_t group, int lane,
                                  uint4 b) {
   const std::uint32_t r = lane / 4;
   const uint4 zero = make_uint4(0, 0, 0, 0);
   const uint4 top = r < group ? *reinterpret_cast<const uint4*>(a + r * stride + (lane % 4) * 8) : zero;
-  const uint4 low = r + 8 < group ? *reinterpret_cast<const uint4*>(a + (r + 8) * stride + (lane % 4) * 8) : zero;
+  const uint4 low = Low && r + 8 < group ? *reinterpret_cast<const uint4*>(a + (r + 8) * stride + (lane % 4) * 8) : zero;
   const unsigned a0[4] = {top.x, low.x, top.y, low.y};
   const unsigned a1[4] = {top.z, low.z, top.w, low.w};
   mma(c, a0, b.x, b.y);
@@ -211,7 +212,8 @@ __device__ __forceinline__ void unit_sync(int unit) {
   }
 }
 
-template <int D, int Pieces>
+// `Low`: more than eight query heads share a KV head.
+template <int D, int Pieces, bool Low = true>
 __device__ __noinline__ void attend_all(const DecodeShared& shared, const DecodeOp* ops, std::uint32_t index,
                                         std::uint8_t* region) {
   const DecodeJob& job = shared.job;
@@ -325,8 +327,8 @@ __device__ __noinline__ void attend_all(const DecodeShared& shared, const Decode
           for (int n = 0; n < U::kKeyTiles; ++n) b[n] = __ldcg(reinterpret_cast<const uint4*>(keys + n * 8 * D + k));
 #pragma unroll
           for (int n = 0; n < U::kKeyTiles; ++n) {
-            mma_group(c[n], q_high + k, U::kQueryStride, group, lane, b[n]);
-            mma_group(c[n], q_low + k, U::kQueryStride, group, lane, b[n]);
+            mma_group<Low>(c[n], q_high + k, U::kQueryStride, group, lane, b[n]);
+            mma_group<Low>(c[n], q_low + k, U::kQueryStride, group, lane, b[n]);
           }
         }
 #pragma unroll
@@ -402,8 +404,8 @@ __device__ __noinline__ void attend_all(const DecodeShared& shared, const Decode
           }
 #pragma unroll
           for (int n = 0; n < U::kOutTiles; ++n) {
-            mma_group(sum[n], p_high + k, U::kProbStride, group, lane, b[n]);
-            mma_group(sum[n], p_low + k, U::kProbStride, group, lane, b[n]);
+            mma_group<Low>(sum[n], p_high + k, U::kProbStride, group, lane, b[n]);
+            mma_group<Low>(sum[n], p_low + k, U::kProbStride, group, lane, b[n]);
           }
 #pragma unroll
           for (int n = 0; n < U::kOutTiles; ++n) b[n] = next[n];

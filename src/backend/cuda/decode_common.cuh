@@ -16,7 +16,7 @@ constexpr std::uint32_t kCachedRows = 64;  // whose infos are kept in shared mem
 
 // Where a warp stands in the weights between products: what it asks for next, what it reads next.
 struct CursorState {
-  std::uint32_t op, pass, tile, at, slot;
+  std::uint32_t op, pass, tile, left, slot;
 };
 struct ReaderState {
   std::uint32_t slot, parity;
@@ -112,8 +112,22 @@ struct Parts {
   std::uint32_t parts, rows, width;
 };
 
-__device__ __forceinline__ float load(const float* p, float) { return __ldcg(p); }
-__device__ __forceinline__ float4 load(const float* p, float4) { return load4(p); }
+// Loads that keep their order, so that addresses are made one after the other and need few registers. Zero where not
+// wanted.
+__device__ __forceinline__ void load_if(bool wanted, const float* p, float& v) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\nmov.f32 %0, 0f00000000;\n@p ld.global.cg.f32 %0, [%1];\n}"
+               : "=f"(v)
+               : "l"(p), "r"(static_cast<unsigned>(wanted))
+               : "memory");
+}
+__device__ __forceinline__ void load_if(bool wanted, const float* p, float4& v) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\nmov.f32 %0, 0f00000000;\nmov.f32 %1, 0f00000000;\nmov.f32 %2, "
+      "0f00000000;\nmov.f32 %3, 0f00000000;\n@p ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];\n}"
+      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+      : "l"(p), "r"(static_cast<unsigned>(wanted))
+      : "memory");
+}
 __device__ __forceinline__ float add(float a, float b) { return a + b; }
 __device__ __forceinline__ void clear(float& x) { x = 0; }
 __device__ __forceinline__ void clear(float4& x) { x = make_float4(0, 0, 0, 0); }
@@ -128,9 +142,7 @@ struct PartSum {
     const std::size_t stride = std::size_t{p.rows} * p.width;
     const float* at = p.data + std::size_t{row} * p.width + col;
 #pragma unroll
-    for (int i = 0; i < Batch; ++i) {
-      if (wanted && i < static_cast<int>(p.parts) * Pieces) v[i] = load(at + i * stride, T{});
-    }
+    for (int i = 0; i < Batch; ++i, at += stride) load_if(wanted && i < static_cast<int>(p.parts) * Pieces, at, v[i]);
   }
   // The sum of the part whose pieces begin at v[i].
   __device__ T part(int i) const {
@@ -149,9 +161,7 @@ struct PartSum {
 #pragma unroll 1
     for (std::uint32_t first = Batch; first < p.parts * Pieces; first += Batch) {
 #pragma unroll
-      for (int i = 0; i < Batch; ++i) {
-        if (first + i < p.parts * Pieces) v[i] = load(at + (first + i) * stride, T{});
-      }
+      for (int i = 0; i < Batch; ++i) load_if(first + i < p.parts * Pieces, at + (first + i) * stride, v[i]);
 #pragma unroll
       for (int i = 0; i < Batch; i += Pieces) {
         if (first + i < p.parts * Pieces) sum = add(sum, part(i));

@@ -112,43 +112,33 @@ __device__ __forceinline__ std::uint32_t chunks_of_slot(Format format, std::uint
   return slot_bytes >= 4 * chunk ? 4 : slot_bytes >= 2 * chunk ? 2 : 1;
 }
 
-// Where a tile of a product's matrices lies.
-struct TilePlace {
-  const std::uint8_t* data;
-  std::uint32_t tile;  // of its matrix
-  std::uint32_t rows;  // of its matrix
-  std::uint32_t first_row;  // of its matrix, in the result
-  Format format;
-  __device__ __forceinline__ TilePlace(const DecodeOp& o, std::uint32_t t) {
-    const int which = t < o.tiles_end[0] ? 0 : t < o.tiles_end[1] ? 1 : 2;
-    data = o.data[which];
-    rows = o.rows[which];
-    tile = t - (which == 0 ? 0u : o.tiles_end[which - 1]);
-    first_row = which == 0 ? 0u : which == 1 ? o.rows[0] : o.rows[0] + o.rows[1];
-    format = static_cast<Format>(o.format[which]);
-  }
-};
-
 // The pieces of weights that a warp asks for, in the order in which it will multiply them. Between products the
 // little that has to be remembered lies in shared memory.
 template <int Pieces>
 struct Cursor {
   static constexpr std::uint32_t kRows = 8 * Pieces;
+  static constexpr std::uint32_t kFirstTile = ~0u;  // CursorState: the first of the product
 
   const DecodeOp* ops;
   std::uint32_t op, end;  // index of the product, one past the last
   std::uint32_t head;     // the product whose rows are those of logits
   std::uint32_t row_passes, head_passes;
   std::uint32_t pass;
-  std::uint32_t tile, worker, workers, tiles;
-  std::uint32_t chunks;            // of the matrix
-  std::uint32_t begin, count, at;  // chunks of the slice; those asked for
+  std::uint32_t tile, workers, tiles;
+  std::uint32_t limit;         // one past the last tile of the matrix at hand
+  std::uint32_t begin, count;  // chunks of the slice
+  std::uint32_t left;          // of these, still to be asked for
+  std::uint32_t unit, at_once;      // bytes of a chunk, chunks of a slot
+  std::uint32_t stride;             // bytes from a tile of this warp's to the next
+  const std::uint8_t* slice;        // of the tile at hand
+  const std::uint8_t* from;         // the next chunk
   std::uint32_t slot, slots, slot_bytes;
   std::uint8_t* ring;
   std::uint64_t* barriers;
   std::uint32_t lane;
 
-  __device__ __forceinline__ Cursor(DecodeShared& s, const DecodeJob& job, const DecodeOp* all, std::uint8_t* rings) {
+  __device__ __forceinline__ Cursor(DecodeShared& s, const DecodeOp* all, std::uint8_t* rings) {
+    const DecodeJob& job = s.job;
     const std::uint32_t thread = thread_index();
     const std::uint32_t warp = thread / 32;
     const CursorState state = s.cursors[warp];
@@ -166,15 +156,17 @@ struct Cursor {
     barriers = s.barriers[warp];
     lane = thread % 32;
     open();
-    if (state.tile != kFirstTile) tile = state.tile;
-    at = state.at;
+    if (state.tile == kFirstTile || op >= end) return;
+    tile = state.tile;
+    seek();
+    left = state.left;
+    from = slice + (count - left) * unit;
   }
   __device__ __forceinline__ void leave(DecodeShared& s) const {
     __syncwarp();
-    s.cursors[thread_index() / 32] = {op, pass, tile, at, slot};
+    s.cursors[thread_index() / 32] = {op, pass, tile, left, slot};
     __syncwarp();
   }
-  static constexpr std::uint32_t kFirstTile = ~0u;  // the first of the product
 
   // To the product at `op`, or the next one of which this warp has a share.
   __device__ __forceinline__ void open() {
@@ -184,47 +176,61 @@ struct Cursor {
       const MyPart part = my_part<Pieces>(o);
       begin = slice_begin(o, part.slice);
       count = slice_begin(o, part.slice + 1) - begin;
-      worker = part.worker;
       workers = part.workers;
       tiles = part.worker < part.workers && count > 0 ? o.tiles_end[2] : 0;
-      chunks = o.chunks;
-      tile = worker;
-      at = 0;
-      if (tile < tiles && pass < (op == head ? head_passes : row_passes)) return;
+      tile = part.worker;
+      if (tile < tiles && pass < (op == head ? head_passes : row_passes)) return seek();
       ++op;
       pass = 0;
     }
+  }
+  // To this warp's slice of `tile`.
+  __device__ __forceinline__ void seek() {
+    const DecodeOp& o = ops[op];
+    const int which = tile < o.tiles_end[0] ? 0 : tile < o.tiles_end[1] ? 1 : 2;
+    const std::uint32_t first = which == 0 ? 0u : o.tiles_end[which - 1];
+    const Format format = static_cast<Format>(o.format[which]);
+    limit = o.tiles_end[which];
+    unit = chunk_bytes(format);
+    at_once = chunks_of_slot(format, slot_bytes);
+    stride = workers * o.chunks * unit;
+    slice = o.data[which] + (std::uint64_t{tile - first} * o.chunks + begin) * unit;
+    from = slice;
+    left = count;
   }
 
   // Starts the next copy into the next slot; nothing when there is no more.
   __device__ __forceinline__ void request() {
     if (op < end) {
-      const DecodeOp& o = ops[op];
-      const TilePlace place(o, tile);
-      const std::uint32_t chunk = chunk_bytes(place.format);
-      const std::uint32_t n = min(chunks_of_slot(place.format, slot_bytes), count - at);
-      const std::uint8_t* from = place.data + (std::uint64_t{place.tile} * chunks + begin + at) * chunk;
-      copy(from, n * chunk);
-      at += n;
-      if (at == count) {
-        at = 0;
-        tile += workers;
-        if (tile >= tiles) {
-          if (++pass >= (op == head ? head_passes : row_passes)) {
-            ++op;
-            pass = 0;
-          }
-          open();
-        }
-      }
+      const std::uint32_t n = min(at_once, left);
+      copy(from, n * unit);
+      from += n * unit;
+      left -= n;
+      if (left == 0) next_tile();
     }
 #if __CUDA_ARCH__ < 900
     asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
     if (++slot == slots) slot = 0;
   }
+  __device__ __forceinline__ void next_tile() {
+    tile += workers;
+    if (tile < limit) {
+      slice += stride;
+      from = slice;
+      left = count;
+    } else if (tile < tiles) {
+      seek();
+    } else {
+      if (++pass >= (op == head ? head_passes : row_passes)) {
+        ++op;
+        pass = 0;
+      }
+      open();
+    }
+  }
 
-  __device__ __forceinline__ void copy(const std::uint8_t* from, std::uint32_t bytes) {
+  __device__ __forceinline__ void copy(const std::uint8_t* source, std::uint32_t bytes) {
     std::uint8_t* to = ring + slot * slot_bytes;
 #if __CUDA_ARCH__ >= 900
     if (lane == 0) {
@@ -233,13 +239,13 @@ struct Cursor {
       asm volatile(
           "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
               shared_address(to)),
-          "l"(from), "r"(bytes), "r"(barrier)
+          "l"(source), "r"(bytes), "r"(barrier)
           : "memory");
     }
 #else
 #pragma unroll 1
     for (std::uint32_t i = lane * 16; i < bytes; i += 512)
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to + i)), "l"(from + i) : "memory");
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to + i)), "l"(source + i) : "memory");
 #endif
   }
 };
@@ -295,8 +301,8 @@ struct Reader {
 // Adds a chunk to the sums: sum[n] are rows r and r + 8 (r = lane / 4) of columns n * 8 + 2 (lane % 4) and the next.
 template <Format F, int Tiles>
 __device__ __forceinline__ void add_chunk(const std::uint8_t* from, const std::uint32_t* const (&reads)[Tiles],
-                                 std::uint32_t step_words, std::uint32_t chunk, const float* sums, int lane,
-                                 float (&sum)[Tiles][4]) {
+                                          std::uint32_t step_words, std::uint32_t offset, const float* sums, int lane,
+                                          float (&sum)[Tiles][4]) {
   Fragment<F> weights;
   weights.load(from, lane);
   unsigned a[4][4];
@@ -306,7 +312,7 @@ __device__ __forceinline__ void add_chunk(const std::uint8_t* from, const std::u
   weights.template step<3>(a[3]);
 #pragma unroll
   for (int n = 0; n < Tiles; ++n) {
-    const std::uint32_t* step = reads[n] + chunk * 4 * step_words;
+    const std::uint32_t* step = reads[n] + offset;
     uint4 b[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) b[i] = *reinterpret_cast<const uint4*>(step + i * step_words);
@@ -316,7 +322,7 @@ __device__ __forceinline__ void add_chunk(const std::uint8_t* from, const std::u
     if constexpr (Fragment<F>::kOffset) {
 #pragma unroll
       for (int block = 0; block < 2; ++block) {
-        const float2 x = *reinterpret_cast<const float2*>(sums + (chunk * 2 + block) * (8 * Tiles) + n * 8);
+        const float2 x = *reinterpret_cast<const float2*>(sums + block * (8 * Tiles) + n * 8);
         high[block][0] = x.x * Fragment<F>::kOffset0;
         high[block][1] = x.y * Fragment<F>::kOffset0;
         high[block][2] = x.x * Fragment<F>::kOffset1;
@@ -342,33 +348,96 @@ __device__ __forceinline__ void add_chunk(const std::uint8_t* from, const std::u
   }
 }
 
+// What a warp knows of its part in a product.
+template <int Tiles>
+struct Share {
+  const std::uint32_t* reads[Tiles];  // of the operand, at the slice's first chunk
+  const float* sums;
+  float2 scales[Tiles];
+  std::uint32_t step_words;
+  std::uint32_t count;  // chunks of the slice
+  std::uint32_t rows, first_row;
+  std::uint32_t group;
+  std::uint32_t warp;
+  int lane;
+};
+
+// Tiles `tile`, tile + workers, … below `end` of one matrix with `matrix_rows` rows; `first`: its first tile. Gives the
+// tile after the last.
 template <Format F, int Tiles>
-__device__ __forceinline__ void multiply_slice(Cursor<Tiles>& cursor, Reader& reader, const Operand& x,
-                                      const std::uint32_t* const (&reads)[Tiles], std::uint32_t first_chunk,
-                                      std::uint32_t count, int lane, float (&sum)[Tiles][4]) {
+__device__ __forceinline__ std::uint32_t multiply_tiles(Cursor<Tiles>& cursor, Reader& reader, const Share<Tiles>& my,
+                                                        std::uint32_t tile, std::uint32_t workers, std::uint32_t first,
+                                                        std::uint32_t end, std::uint32_t matrix_rows, float* reduce,
+                                                        unsigned& flip, float* out, std::uint32_t width) {
+  constexpr std::uint32_t kGroupWarps = kSlices / Tiles;
   constexpr std::uint32_t kBytes = chunk_bytes(F);
   const std::uint32_t at_once = chunks_of_slot(F, cursor.slot_bytes);
-  const std::uint32_t step_words = x.rows * kStepWords;
-  const float* sums = x.sums + 2 * (lane % 4);
+  const std::uint32_t rows = my.rows;
+  const int lane = my.lane;
 #pragma unroll 1
-  for (std::uint32_t at = 0; at < count; at += at_once) {
-    reader.wait(cursor.barriers, cursor.slots);
-    const std::uint8_t* stage = cursor.ring + reader.slot * cursor.slot_bytes;
-    const std::uint32_t n = min(at_once, count - at);
+  for (; tile < end; tile += workers) {
+    float sum[Tiles][4] = {};
+    std::uint32_t offset = 0;
+    const float* sums = my.sums;
+#pragma unroll 1
+    for (std::uint32_t left = my.count; left > 0;) {
+      reader.wait(cursor.barriers, cursor.slots);
+      const std::uint8_t* stage = cursor.ring + reader.slot * cursor.slot_bytes;
+      const std::uint32_t n = min(at_once, left);
+      left -= n;
 #pragma unroll 2
-    for (std::uint32_t c = 0; c < n; ++c)
-      add_chunk<F, Tiles>(stage + c * kBytes, reads, step_words, first_chunk + at + c, sums, lane, sum);
-    __syncwarp();
-    cursor.request();
-    reader.next(cursor.slots);
-  }
+      for (std::uint32_t c = 0; c < n; ++c) {
+        add_chunk<F, Tiles>(stage, my.reads, my.step_words, offset, sums, lane, sum);
+        stage += kBytes;
+        offset += 4 * my.step_words;
+        sums += 16 * Tiles;
+      }
+      __syncwarp();
+      cursor.request();
+      reader.next(cursor.slots);
+    }
 #pragma unroll
-  for (int n = 0; n < Tiles; ++n) {
-    sum[n][0] *= Fragment<F>::kUnit0;
-    sum[n][1] *= Fragment<F>::kUnit0;
-    sum[n][2] *= Fragment<F>::kUnit1;
-    sum[n][3] *= Fragment<F>::kUnit1;
+    for (int n = 0; n < Tiles; ++n) {
+      sum[n][0] *= Fragment<F>::kUnit0 * my.scales[n].x;
+      sum[n][1] *= Fragment<F>::kUnit0 * my.scales[n].y;
+      sum[n][2] *= Fragment<F>::kUnit1 * my.scales[n].x;
+      sum[n][3] *= Fragment<F>::kUnit1 * my.scales[n].y;
+    }
+    const std::uint32_t tile_row = (tile - first) * kTileRows;
+    if constexpr (kGroupWarps == 1) {
+      const std::uint32_t w = tile_row + lane / 4;
+#pragma unroll
+      for (int n = 0; n < Tiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const std::uint32_t row = n * 8 + 2 * (lane % 4) + i % 2;
+          if (row < rows && w + i / 2 * 8 < matrix_rows)
+            out[std::size_t{my.first_row + row} * width + w + i / 2 * 8] = sum[n][i];
+        }
+      }
+    } else {
+      flip ^= 1;
+      float* mine = reduce + (flip * kWarps + my.warp) * 16 * rows;
+#pragma unroll
+      for (int n = 0; n < Tiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const std::uint32_t row = n * 8 + 2 * (lane % 4) + i % 2;
+          if (row < rows) mine[row * 16 + lane / 4 + i / 2 * 8] = sum[n][i];
+        }
+      }
+      group_sync(1 + static_cast<int>(my.group), kGroupWarps * 32);
+      const float* all = reduce + (flip * kWarps + my.group * kGroupWarps) * 16 * rows;
+#pragma unroll 1
+      for (std::uint32_t i = my.warp % kGroupWarps * 32 + lane; i < 16 * rows; i += kGroupWarps * 32) {
+        float v = all[i] + all[16 * rows + i];
+        if constexpr (kGroupWarps == 4) v = v + (all[2 * 16 * rows + i] + all[3 * 16 * rows + i]);
+        const std::uint32_t w = tile_row + i % 16;
+        if (w < matrix_rows) out[std::size_t{my.first_row + i / 16} * width + w] = v;
+      }
+    }
   }
+  return tile;
 }
 
 // One pass of product `o`: the operand in shared memory times all tiles of this block; out [parts * Tiles][out_rows]
@@ -382,82 +451,52 @@ __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::
   const DecodeOp& op = ops[o];
   const MyPart part = my_part<Tiles>(op);
   const Operand x = shared_operand<Tiles>(region, part, pass_rows);
+  if (part.worker >= part.workers) return;  // this block has nothing to do, and asked for nothing
   constexpr std::uint32_t kGroupWarps = kSlices / Tiles;
   const std::uint32_t thread = thread_index();
-  const int lane = thread % 32;
-  const std::uint32_t warp = thread / 32;
-  const std::uint32_t group = warp / kGroupWarps;
-  const std::uint32_t rows = x.rows;
+  Share<Tiles> my;
+  my.lane = thread % 32;
+  my.warp = thread / 32;
+  my.group = my.warp / kGroupWarps;
+  my.rows = x.rows;
+  my.first_row = first_row;
+  my.step_words = x.rows * kStepWords;
   const std::uint32_t begin = slice_begin(op, part.slice);
-  const std::uint32_t count = slice_begin(op, part.slice + 1) - begin;
+  my.count = slice_begin(op, part.slice + 1) - begin;
+  my.sums = x.sums + (begin - part.chunk0) * 16 * Tiles + 2 * (my.lane % 4);
   // Columns of B without a row read the last one's; nobody reads their sums.
-  const std::uint32_t* reads[Tiles];
-  float2 scales[Tiles];
 #pragma unroll
   for (int n = 0; n < Tiles; ++n) {
-    reads[n] = x.steps + min(n * 8 + lane / 4u, rows - 1) * kStepWords + (lane % 4) * 4;
-    scales[n] = *reinterpret_cast<const float2*>(x.scales + (part.slice - part.slice0) * x.pitch + n * 8 + 2 * (lane % 4));
+    my.reads[n] = x.steps + (begin - part.chunk0) * 4 * my.step_words +
+                  min(n * 8 + my.lane / 4u, x.rows - 1) * kStepWords + (my.lane % 4) * 4;
+    my.scales[n] =
+        *reinterpret_cast<const float2*>(x.scales + (part.slice - part.slice0) * x.pitch + n * 8 + 2 * (my.lane % 4));
   }
-  if (part.worker >= part.workers) return;  // this block has nothing to do, and asked for nothing
-  Cursor<Tiles> cursor(s, job, ops, rings);
-  Reader reader(s);
   out += std::size_t{part.index} * out_rows * op.width;
+  Cursor<Tiles> cursor(s, ops, rings);
+  Reader reader(s);
   unsigned flip = 0;
+  std::uint32_t tile = part.worker;
 #pragma unroll 1
-  for (std::uint32_t tile = part.worker; tile < op.tiles_end[2]; tile += part.workers) {
-    const TilePlace place(op, tile);
-    float sum[Tiles][4] = {};
-    switch (place.format) {
+  for (int which = 0; which < 3; ++which) {
+    const std::uint32_t first = which == 0 ? 0u : op.tiles_end[which - 1];
+    const std::uint32_t end = op.tiles_end[which];
+    const std::uint32_t matrix_rows = op.rows[which];
+    switch (static_cast<Format>(op.format[which])) {
       case Format::kQ4:
-        multiply_slice<Format::kQ4, Tiles>(cursor, reader, x, reads, begin - part.chunk0, count, lane, sum);
+        tile = multiply_tiles<Format::kQ4, Tiles>(cursor, reader, my, tile, part.workers, first, end, matrix_rows,
+                                                  reduce, flip, out, op.width);
         break;
       case Format::kQ8:
-        multiply_slice<Format::kQ8, Tiles>(cursor, reader, x, reads, begin - part.chunk0, count, lane, sum);
+        tile = multiply_tiles<Format::kQ8, Tiles>(cursor, reader, my, tile, part.workers, first, end, matrix_rows,
+                                                  reduce, flip, out, op.width);
         break;
       case Format::kH16:
-        multiply_slice<Format::kH16, Tiles>(cursor, reader, x, reads, begin - part.chunk0, count, lane, sum);
+        tile = multiply_tiles<Format::kH16, Tiles>(cursor, reader, my, tile, part.workers, first, end, matrix_rows,
+                                                   reduce, flip, out, op.width);
         break;
     }
-#pragma unroll
-    for (int n = 0; n < Tiles; ++n) {
-      sum[n][0] *= scales[n].x;
-      sum[n][1] *= scales[n].y;
-      sum[n][2] *= scales[n].x;
-      sum[n][3] *= scales[n].y;
-    }
-    const std::uint32_t r = place.tile * kTileRows + lane / 4;
-    if constexpr (kGroupWarps == 1) {
-#pragma unroll
-      for (int n = 0; n < Tiles; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const std::uint32_t row = n * 8 + 2 * (lane % 4) + i % 2;
-          const std::uint32_t w = r + i / 2 * 8;
-          if (row < rows && w < place.rows)
-            out[std::size_t{first_row + row} * op.width + place.first_row + w] = sum[n][i];
-        }
-      }
-    } else {
-      flip ^= 1;
-      float* mine = reduce + (flip * kWarps + warp) * 16 * rows;
-#pragma unroll
-      for (int n = 0; n < Tiles; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const std::uint32_t row = n * 8 + 2 * (lane % 4) + i % 2;
-          if (row < rows) mine[row * 16 + lane / 4 + i / 2 * 8] = sum[n][i];
-        }
-      }
-      group_sync(1 + static_cast<int>(group), kGroupWarps * 32);
-      const float* all = reduce + (flip * kWarps + group * kGroupWarps) * 16 * rows;
-#pragma unroll 1
-      for (std::uint32_t i = thread % (kGroupWarps * 32); i < 16 * rows; i += kGroupWarps * 32) {
-        float v = all[i] + all[16 * rows + i];
-        if constexpr (kGroupWarps == 4) v = v + (all[2 * 16 * rows + i] + all[3 * 16 * rows + i]);
-        const std::uint32_t w = place.tile * kTileRows + i % 16;
-        if (w < place.rows) out[std::size_t{first_row + i / 16} * op.width + place.first_row + w] = v;
-      }
-    }
+    out += matrix_rows;
   }
   cursor.leave(s);
   reader.leave(s);

@@ -23,37 +23,36 @@ struct RowStep {
   std::uint32_t operand_row = 0;
   float* plain = nullptr;
 };
-template <int Pieces>
-__device__ __forceinline__ void row_step(DecodeShared& s, unsigned& flip, std::uint32_t width, float epsilon,
-                                         const RowStep& step) {
+// By `Vectors` float4 a thread, one after the other: more loads at a time do not fit the registers.
+template <int Pieces, int Vectors>
+__device__ __forceinline__ void row_step_of(DecodeShared& s, unsigned& flip, std::uint32_t width, float epsilon,
+                                            const RowStep& step) {
   const std::uint32_t thread = thread_index();
-  float4 r[kRowVectors], v[kRowVectors];
-  const bool adds = step.adds;
+  float4 r[Vectors], v[Vectors];
 #pragma unroll
-  for (int i = 0; i < kRowVectors; ++i) {
+  for (int i = 0; i < Vectors; ++i) {
     const std::uint32_t col = (thread + i * kThreads) * 4;
     clear(r[i]);
     clear(v[i]);
     if (col >= width) continue;
     r[i] = load4(step.in + col);
-    if (adds) prefetch(step.weight + col);
+    if (step.adds) prefetch(step.weight + col);
     if (step.next != nullptr) prefetch(step.next + col);
   }
-  if (adds) {
-    const Parts branch = step.branch;
+  if (step.adds) {
     float squares = 0;
 #pragma unroll
-    for (int i = 0; i < kRowVectors; ++i) {
+    for (int i = 0; i < Vectors; ++i) {
       const std::uint32_t col = (thread + i * kThreads) * 4;
       if (col >= width) continue;
       PartSum<Pieces, float4, 8> parts;
-      parts.issue(branch, step.branch_row, col);
-      v[i] = parts.total(branch, step.branch_row, col);
+      parts.issue(step.branch, step.branch_row, col);
+      v[i] = parts.total(step.branch, step.branch_row, col);
       squares += square_sum(v[i]);
     }
     const float norm = rsqrtf(block_sum(s, flip, squares) / static_cast<float>(width) + epsilon);
 #pragma unroll
-    for (int i = 0; i < kRowVectors; ++i) {
+    for (int i = 0; i < Vectors; ++i) {
       const std::uint32_t col = (thread + i * kThreads) * 4;
       if (col >= width) continue;
       const float4 w = __ldg(reinterpret_cast<const float4*>(step.weight + col));
@@ -67,10 +66,10 @@ __device__ __forceinline__ void row_step(DecodeShared& s, unsigned& flip, std::u
   if (step.next == nullptr) return;
   float squares = 0;
 #pragma unroll
-  for (int i = 0; i < kRowVectors; ++i) squares += square_sum(r[i]);
+  for (int i = 0; i < Vectors; ++i) squares += square_sum(r[i]);
   const float norm = rsqrtf(block_sum(s, flip, squares) / static_cast<float>(width) + epsilon);
 #pragma unroll
-  for (int i = 0; i < kRowVectors; ++i) {
+  for (int i = 0; i < Vectors; ++i) {
     const std::uint32_t col = (thread + i * kThreads) * 4;
     if (col - (thread & 7u) * 4 >= (width + 63) / 64 * 64) break;
     float4 y = make_float4(0, 0, 0, 0);
@@ -80,6 +79,15 @@ __device__ __forceinline__ void row_step(DecodeShared& s, unsigned& flip, std::u
       if (step.plain != nullptr) *reinterpret_cast<float4*>(step.plain + col) = y;
     }
     if (step.makes_operand) store_operand(step.operand, step.operand_row, col, y, step.up);
+  }
+}
+template <int Pieces>
+__device__ __forceinline__ void row_step(DecodeShared& s, unsigned& flip, std::uint32_t width, float epsilon,
+                                         const RowStep& step) {
+  if (width <= 2 * 4 * kThreads) {
+    row_step_of<Pieces, 2>(s, flip, width, epsilon, step);
+  } else {
+    row_step_of<Pieces, kRowVectors>(s, flip, width, epsilon, step);
   }
 }
 

@@ -56,6 +56,9 @@ endfunction()
 # arrow that points up fails to link.
 function(gem_test name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${name}/*.cpp)
+  if(NOT GEM_WITH_CUDA)  # tests of the kernels' own parts
+    list(FILTER sources EXCLUDE REGEX "/tests/backend/cuda_")
+  endif()
   if(NOT sources)
     return()
   endif()
@@ -76,8 +79,11 @@ function(gem_test name)
     target_precompile_headers(test_${name} PRIVATE <nlohmann/json.hpp>)
   endif()
   target_compile_definitions(test_${name} PRIVATE GEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  gtest_discover_tests(test_${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
+  # Those that need a device say so by their name: 'ctest -L gpu' runs them alone.
+  gtest_discover_tests(test_${name} TEST_PREFIX "${name}." TEST_FILTER "-*Cuda*" DISCOVERY_TIMEOUT 60
     PROPERTIES TIMEOUT 600 SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+  gtest_discover_tests(test_${name} TEST_PREFIX "${name}." TEST_FILTER "*Cuda*" TEST_LIST test_${name}_gpu DISCOVERY_TIMEOUT 60
+    PROPERTIES LABELS gpu TIMEOUT 600 SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
 endfunction()
 
 # gem_cuda(): the kernels, as the object library gem_cuda, linked into the backend layer. The device compiler knows

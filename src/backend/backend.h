@@ -79,6 +79,8 @@ class Backend {
 
   // Bytes of weights in memory while the backend runs; nothing: those of the checkpoint.
   virtual std::optional<std::uint64_t> weight_bytes() const { return std::nullopt; }
+  // Bytes free on the device that holds weights, caches and scratch; nothing: they are in the host's memory.
+  virtual std::optional<std::uint64_t> device_memory() const { return std::nullopt; }
   // Brings the weights into the backend's own form, where it has one, by all its threads. The first begin()
   // does it where nobody did. `progress` may be empty; it is called by this thread now and then, with bytes.
   // Error(kTooLarge) when there is no room.

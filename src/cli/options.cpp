@@ -34,7 +34,8 @@ void ModelOptions::add_to(CLI::App& app, bool positional) {
   app.add_option(positional ? "model,-m,--model" : "-m,--model", model,
                  "A GGUF file, a folder with config.json and safetensors, or ORG/REPO[:PATTERN] that was "
                  "pulled (default: the bundled demo model)");
-  app.add_option("--backend", backend, "cpu or oracle")->capture_default_str();
+  app.add_option("--backend", backend, "auto (cuda where there is a device, else cpu), cpu, cuda or oracle")
+      ->capture_default_str();
   app.add_option("--threads", threads, "Threads (default: one a physical core)")->check(CLI::Range(1, 1024));
   app.add_option("--context", context,
                  "Positions a conversation may hold (default: what the model was trained for, at most 32768)")

@@ -15,7 +15,7 @@ namespace gem::cli {
 // -m, --backend, --threads, --context, --chunk, --kv-type, --any-geometry
 struct ModelOptions {
   std::string model;
-  std::string backend = "cpu";
+  std::string backend = "auto";
   unsigned threads = 0;
   std::uint32_t context = 0;
   std::uint32_t chunk = 256;

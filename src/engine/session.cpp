@@ -82,7 +82,10 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
     plan.drafts = std::min(options.drafts.most.value_or(CopyOptions{}.most), chunk - 1);
     plan.drafter = drafter->memory(options.streams == 0 ? kMostDefaultStreams : options.streams);
   }
-  const auto room = available_memory();
+  // Where the weights, caches and scratch go; the prompt cache and the undo logs are always in the host's
+  // memory.
+  const auto device = s->backend_->device_memory();
+  const auto room = device ? device : available_memory();
   if (plan.streams == 0) plan.streams = default_streams(*s->model_, *s->backend_, plan, room);
   s->memory_ = plan_memory(*s->model_, *s->backend_, plan);
   if (room && s->memory_.total() > *room) {
@@ -91,19 +94,23 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
   }
   if (room && s->memory_.total() > *room) {
     fail(ErrorCode::kRefused,
-         "{} at a context of {} needs {} bytes of memory, {} are available; a shorter --context needs less",
-         options.model, context, s->memory_.total(), *room);
+         "{} at a context of {} needs {} bytes of {}memory, {} are available; a shorter --context needs less",
+         options.model, context, s->memory_.total(), device ? "the device's " : "", *room);
   }
   s->tokenizer_ = std::make_unique<Tokenizer>(Tokenizer::from_checkpoint(s->model_->checkpoint()));
   if (static_cast<std::uint32_t>(s->tokenizer_->size()) > g.vocab) {
     fail(ErrorCode::kRefused, "{}: the tokenizer has {} pieces, the table {} rows", options.model,
          s->tokenizer_->size(), g.vocab);
   }
-  s->memory_.prompt_cache = options.prompt_cache.value_or(default_prompt_cache(s->memory_, room));
-  if (room && s->memory_.total() > *room) {
+  MemoryPlan on_host = s->memory_;
+  if (device) on_host.weights = on_host.kv_stream = on_host.scratch = 0;
+  const auto host_room = device ? available_memory() : room;
+  on_host.prompt_cache = options.prompt_cache.value_or(default_prompt_cache(on_host, host_room));
+  s->memory_.prompt_cache = on_host.prompt_cache;
+  if (host_room && on_host.total() > *host_room) {
     fail(ErrorCode::kRefused,
          "a prompt cache of {} bytes beside the {} that the model needs: {} are available",
-         s->memory_.prompt_cache, s->memory_.total() - s->memory_.prompt_cache, *room);
+         on_host.prompt_cache, on_host.total() - on_host.prompt_cache, *host_room);
   }
   std::unique_ptr<CacheStore> store;
   if (!options.cache_folder.empty()) {

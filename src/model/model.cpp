@@ -45,12 +45,13 @@ void refuse_affine(const Model& model) {
 }  // namespace
 
 BackendKind parse_backend(const std::string& name) {
+  if (name == "auto") return cuda_devices().empty() ? BackendKind::kCpu : BackendKind::kCuda;
   if (name == "oracle") return BackendKind::kOracle;
   if (name == "cpu") return BackendKind::kCpu;
   if (name == "cuda" && cuda_built()) return BackendKind::kCuda;
   if (name == "cuda" || name == "metal")
     fail(ErrorCode::kUsage, "this build of gem has no {} backend (it has cpu and oracle)", name);
-  fail(ErrorCode::kUsage, "unknown backend {:?} (known: cpu, oracle)", name);
+  fail(ErrorCode::kUsage, "unknown backend {:?} (known: auto, cpu, cuda, oracle)", name);
 }
 
 std::unique_ptr<Backend> make_backend(BackendKind kind, const Model& model, unsigned threads) {

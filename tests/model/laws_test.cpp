@@ -6,6 +6,7 @@
 #include <cmath>
 #include <random>
 
+#include "backend/cuda/cuda.h"
 #include "golden.h"
 #include "model/model.h"
 #include "model/schedule.h"
@@ -18,6 +19,8 @@ using Logits = std::vector<float>;
 class Laws : public ::testing::TestWithParam<std::tuple<const char*, BackendKind, KvType>> {
  protected:
   void SetUp() override {
+    if (std::get<1>(GetParam()) == BackendKind::kCuda && cuda_devices().empty())
+      GTEST_SKIP() << "no CUDA device";
     const auto path = testing::golden_model(std::get<0>(GetParam()));
     if (!path) GTEST_SKIP() << "golden model not at hand";
     model_ = Model::load(*path, {.any_geometry = true});
@@ -128,7 +131,7 @@ TEST_P(Laws, RollingBackForgetsWithoutATrace) {
 }
 
 TEST_P(Laws, ThreadsDoNotChangeBits) {
-  if (std::get<1>(GetParam()) == BackendKind::kOracle) GTEST_SKIP() << "one thread by design";
+  if (std::get<1>(GetParam()) != BackendKind::kCpu) GTEST_SKIP() << "its threads are not the caller's";
   const std::vector<std::int32_t> ids = tokens(9, 40);
   const auto c = cache();
   const Logits expected = feed(*c, ids, 16);
@@ -141,6 +144,7 @@ TEST_P(Laws, ThreadsDoNotChangeBits) {
 
 // The type is what the caches have: other bits than f32's, and numbers near them.
 TEST_P(Laws, EveryKvTypeIsNearF32AndNoOther) {
+  if (std::get<1>(GetParam()) == BackendKind::kCuda) GTEST_SKIP() << "it has one type";
   const std::vector<std::int32_t> ids = tokens(11, 60);
   const auto c = cache();
   const Logits found = feed(*c, ids, 16);
@@ -159,6 +163,16 @@ TEST_P(Laws, EveryKvTypeIsNearF32AndNoOther) {
   EXPECT_LT(rms, std::get<2>(GetParam()) == KvType::kBF16 ? 0.1 : 0.0125) << rms;
 }
 
+const auto kLawName = [](const auto& test) {
+  const BackendKind kind = std::get<1>(test.param);
+  std::string name = std::get<0>(test.param);
+  name += kind == BackendKind::kCpu ? "_cpu" : kind == BackendKind::kCuda ? "_cuda" : "_oracle";
+  if (std::get<2>(test.param) != KvType::kF32)
+    name += "_" + std::string(kv_type_name(std::get<2>(test.param)));
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+};
+
 INSTANTIATE_TEST_SUITE_P(DenseA, Laws,
                          ::testing::Values(std::tuple("q4_0", BackendKind::kCpu, KvType::kF32),
                                            std::tuple("q8_0", BackendKind::kCpu, KvType::kF32),
@@ -169,14 +183,12 @@ INSTANTIATE_TEST_SUITE_P(DenseA, Laws,
                                            std::tuple("q8_0", BackendKind::kCpu, KvType::kBF16),
                                            std::tuple("q4_0", BackendKind::kCpu, KvType::kF16),
                                            std::tuple("q8_0", BackendKind::kCpu, KvType::kF16Full)),
-                         [](const auto& test) {
-                           std::string name = std::get<0>(test.param);
-                           name += std::get<1>(test.param) == BackendKind::kCpu ? "_cpu" : "_oracle";
-                           if (std::get<2>(test.param) != KvType::kF32)
-                             name += "_" + std::string(kv_type_name(std::get<2>(test.param)));
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         kLawName);
+
+INSTANTIATE_TEST_SUITE_P(Cuda, Laws,
+                         ::testing::Values(std::tuple("q4_0", BackendKind::kCuda, KvType::kF16),
+                                           std::tuple("q8_0", BackendKind::kCuda, KvType::kF16)),
+                         kLawName);
 
 }  // namespace
 }  // namespace gem

@@ -8,8 +8,8 @@
 
 namespace gem::cuda {
 
-// A layer among those that are copied; its rows lie at `offset` of the copy, one position after the other: the keys of
-// all KV heads (key_stride halves each), then their values (head_dim each).
+// A layer among those that are copied; its rows lie at `offset` of the copy, one position after the other:
+// the keys of all KV heads (key_stride halves each), then their values (head_dim each).
 struct CopiedLayer {
   std::uint32_t layer = 0;  // of `layers`
   std::uint32_t kv_heads = 0, head_dim = 0;
@@ -17,9 +17,9 @@ struct CopiedLayer {
 };
 
 // `count` positions from `first` on; all pointers on the device.
-void gather_cache(const CacheLayer* layers, const CopiedLayer* copied, std::uint32_t layer_count, std::uint32_t first,
-                  std::uint32_t count, __half* out, cudaStream_t stream);
-void scatter_cache(const CacheLayer* layers, const CopiedLayer* copied, std::uint32_t layer_count, std::uint32_t first,
-                   std::uint32_t count, const __half* in, cudaStream_t stream);
+void gather_cache(const CacheLayer* layers, const CopiedLayer* copied, std::uint32_t layer_count,
+                  std::uint32_t first, std::uint32_t count, __half* out, cudaStream_t stream);
+void scatter_cache(const CacheLayer* layers, const CopiedLayer* copied, std::uint32_t layer_count,
+                   std::uint32_t first, std::uint32_t count, const __half* in, cudaStream_t stream);
 
 }  // namespace gem::cuda

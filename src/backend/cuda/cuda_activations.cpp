@@ -73,7 +73,8 @@ void CudaBackend::write_columns(std::uint32_t first, std::uint32_t width, std::s
     const std::size_t pieces = decode_pieces(decode_pass_rows(limits_, most, model_.sizes.most_parts));
     put(qkv_.data(), 0, decode_rows_);
     for (std::size_t p = 1; p < op.parts * pieces; ++p) {
-      check(cudaMemset2DAsync(qkv_.data() + p * decode_rows_ * op.width + first, pitch, 0, bytes, decode_rows_, stream_),
+      check(cudaMemset2DAsync(qkv_.data() + p * decode_rows_ * op.width + first, pitch, 0, bytes,
+                              decode_rows_, stream_),
             "writing a stage");
     }
   }
@@ -88,9 +89,10 @@ std::vector<float> CudaBackend::read_rows(const DecodeOp& op, const DeviceArray<
   if (decode_rows_ > 0) {
     DeviceArray<float> plain(std::size_t{decode_rows_} * width);
     const std::uint32_t most = std::max(decode_rows_, logit_count_);
-    read_operand(job(0), {decode_rows_, width, op.chunks, op.parts,
-                          decode_pass_rows(limits_, most, model_.sizes.most_parts)},
-                 plain.data(), stream_);
+    read_operand(
+        job(0),
+        {decode_rows_, width, op.chunks, op.parts, decode_pass_rows(limits_, most, model_.sizes.most_parts)},
+        plain.data(), stream_);
     out = plain.download(plain.size(), stream_);
   }
   if (prompt_rows_ > 0) {
@@ -100,8 +102,8 @@ std::vector<float> CudaBackend::read_rows(const DecodeOp& op, const DeviceArray<
   return in_round_order(out, width);
 }
 
-void CudaBackend::write_rows(const DecodeOp& op, const DeviceArray<std::uint16_t>& prompt, std::uint32_t width,
-                             std::span<const float> values) {
+void CudaBackend::write_rows(const DecodeOp& op, const DeviceArray<std::uint16_t>& prompt,
+                             std::uint32_t width, std::span<const float> values) {
   const std::vector<float> own = in_own_order(values, width);
   DeviceArray<float> plain;
   plain.upload(own, stream_);
@@ -110,13 +112,14 @@ void CudaBackend::write_rows(const DecodeOp& op, const DeviceArray<std::uint16_t
     for (const float v : own) largest = std::max(largest, std::fabs(v));
     const float up = std::ldexp(1.0f, 13 - std::ilogb(largest));
     const std::uint32_t most = std::max(decode_rows_, logit_count_);
-    write_operand(job(0), {decode_rows_, width, op.chunks, op.parts,
-                           decode_pass_rows(limits_, most, model_.sizes.most_parts)},
-                  plain.data(), up, stream_);
+    write_operand(
+        job(0),
+        {decode_rows_, width, op.chunks, op.parts, decode_pass_rows(limits_, most, model_.sizes.most_parts)},
+        plain.data(), up, stream_);
   }
   if (prompt_rows_ > 0) {
-    to_bf16(plain.data() + std::size_t{decode_rows_} * width, std::size_t{prompt_rows_} * width, prompt.data(),
-            stream_);
+    to_bf16(plain.data() + std::size_t{decode_rows_} * width, std::size_t{prompt_rows_} * width,
+            prompt.data(), stream_);
   }
   wait("writing a stage");
 }

@@ -1,7 +1,6 @@
 #include "backend/cuda/cuda_backend.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -13,25 +12,6 @@ namespace {
 // Up to so many rows every block of the decode kernel makes the rows that it multiplies; more are shared out.
 constexpr std::uint32_t kFusedRows = 2;
 constexpr std::size_t kSmallestRound = 64 << 10;  // bytes of a round's description
-
-void print_trace(const std::vector<long long>& all, std::size_t layers, std::size_t blocks) {
-  static int calls = 0;
-  if (++calls != 12) return;
-  const char* names[] = {"rows", "qkv", "bar", "attend", "bar", "merge", "o", "bar", "rows", "gateup", "bar", "act", "down", "bar"};
-  const std::size_t points = layers * kTracePoints + 8;
-  for (const std::size_t l : {3u, 5u, 20u}) {
-    for (std::size_t p = 0; p + 1 < kTracePoints; ++p) {
-      double sum = 0, most = 0, least = 1e30;
-      for (std::size_t b = 0; b < blocks; ++b) {
-        const long long* at = all.data() + b * points + l * kTracePoints + p;
-        const double d = static_cast<double>(at[1] - at[0]);
-        sum += d, most = std::max(most, d), least = std::min(least, d);
-      }
-      fmt::print("layer {} {:8} mean {:8.0f} least {:8.0f} most {:8.0f}\n", l, names[p], sum / static_cast<double>(blocks), least, most);
-    }
-  }
-  fmt::print("layers {} cycles a layer\n", static_cast<double>(all[(layers - 1) * kTracePoints] - all[0]) / static_cast<double>(layers - 1));
-}
 
 }  // namespace
 
@@ -56,8 +36,74 @@ std::span<const KvType> CudaBackend::kv_types() const {
   return kTypes;
 }
 
-std::uint64_t CudaBackend::scratch_bytes(std::uint32_t, std::uint32_t) const {
-  return 0;
+CudaBackend::RoundSizes CudaBackend::sizes_of(std::uint32_t decode_rows, std::uint32_t prompt_rows,
+                                              std::uint32_t logit_rows, std::uint32_t final_rows,
+                                              const std::uint32_t (&units)[2]) const {
+  const std::uint32_t most = std::max({decode_rows, logit_rows, 1u});
+  const std::uint32_t pass_rows = decode_pass_rows(limits_, most, model_.most_parts());
+  const std::size_t pieces = decode_pieces(pass_rows);
+  const std::size_t padded = (most + pass_rows - 1) / pass_rows * pass_rows;
+  const auto parts = [&](std::uint32_t cols) { return std::size_t{limits_.parts_of(cols)}; };
+  const auto chunks = [](std::uint32_t cols) { return (std::size_t{cols} + kChunkCols - 1) / kChunkCols; };
+  std::size_t query = 0, qkv = 0, branch = parts(g_.ffn), steps = std::max(chunks(g_.hidden), chunks(g_.ffn));
+  std::size_t slices = std::max(parts(g_.hidden), parts(g_.ffn)) * kSlices;
+  for (std::size_t i = 0; i < g_.layers.size(); ++i) {
+    const std::uint32_t width = g_.query_width(i);
+    query = std::max<std::size_t>(query, width);
+    qkv = std::max<std::size_t>(qkv, width + g_.kv_width(i) * (g_.layers[i].value_from_key ? 1u : 2u));
+    branch = std::max(branch, parts(width));
+    steps = std::max(steps, chunks(width));
+    slices = std::max(slices, parts(width) * kSlices);
+  }
+  RoundSizes n;
+  n.residual = std::size_t{decode_rows + prompt_rows} * g_.hidden;
+  n.query = (decode_rows + prompt_rows) * query;
+  if (decode_rows > 0) {
+    n.between = std::size_t{decode_rows} * g_.hidden;
+    n.qkv = parts(g_.hidden) * qkv * pieces * decode_rows;
+    n.branch = branch * g_.hidden * pieces * decode_rows;
+    n.both = parts(g_.hidden) * 2 * g_.ffn * pieces * decode_rows;
+    n.operand = steps * kChunkCols * padded;
+    n.operand_sums = steps * 2 * padded;
+    n.operand_scales = slices * padded;
+    for (int kind = 0; kind < 2; ++kind)
+      n.sums = std::max(n.sums, std::size_t{units[kind]} * g_.heads * model_.head_dims[kind]);
+    n.turns = std::size_t{decode_rows} * 2 * kMostPairs;
+    n.stats = std::size_t{std::max(units[0], units[1])} * g_.heads;
+  }
+  if (prompt_rows > 0) {
+    n.prompt_qkv = prompt_rows * qkv;
+    n.prompt_both = std::size_t{prompt_rows} * 2 * g_.ffn;
+    n.prompt_hidden = std::size_t{prompt_rows} * g_.hidden;
+    n.prompt_attended = prompt_rows * query;
+    n.prompt_activated = std::size_t{prompt_rows} * g_.ffn;
+    n.expanded = std::max({qkv * g_.hidden, query * g_.hidden, std::size_t{2} * g_.ffn * g_.hidden});
+  }
+  n.finals = std::size_t{final_rows} * g_.hidden;
+  n.head = parts(g_.hidden) * pieces * std::min(logit_rows, pass_rows) * g_.vocab;
+  n.logits = std::size_t{logit_rows} * g_.vocab;
+  return n;
+}
+
+std::uint64_t CudaBackend::RoundSizes::bytes() const {
+  const std::size_t floats = residual + query + between + qkv + branch + both + operand + operand_sums +
+                             operand_scales + sums + 2 * turns + 2 * stats + prompt_qkv + prompt_both +
+                             prompt_hidden + finals + head + logits;
+  return floats * sizeof(float) + (prompt_hidden + prompt_attended + prompt_activated + expanded) * 2;
+}
+
+// As many decode rows as have logits, all of them at the end of a long context, beside a prompt's chunk.
+std::uint64_t CudaBackend::scratch_bytes(std::uint32_t rows, std::uint32_t logit_rows) const {
+  const std::uint32_t units[2] = {kMostUnits * logit_rows, kMostUnits * logit_rows};
+  return sizes_of(logit_rows, rows, logit_rows, logit_rows, units).bytes() + Gemm::kWorkspace;
+}
+
+std::optional<std::uint64_t> CudaBackend::device_memory() const {
+  check(cudaSetDevice(device_.id), "choosing the device");
+  std::size_t free = 0;
+  std::size_t total = 0;
+  check(cudaMemGetInfo(&free, &total), "asking for the device's memory");
+  return free;
 }
 
 std::optional<std::uint64_t> CudaBackend::weight_bytes() const {
@@ -116,56 +162,30 @@ void CudaBackend::begin(const RoundRows& round) {
 }
 
 void CudaBackend::reserve() {
-  const std::uint32_t most = std::max({decode_rows_, logit_count_, 1u});
-  const std::uint32_t pass_rows = decode_pass_rows(limits_, most, model_.sizes.most_parts);
-  const std::size_t pieces = decode_pieces(pass_rows);
-  const std::size_t padded = (most + pass_rows - 1) / pass_rows * pass_rows;
-  std::size_t qkv = 0, branch = 0, both = 0, query = 0, steps = 0, slices = 0, expanded = 0, prompt_qkv = 0;
-  for (std::size_t i = 0; i < model_.layers.size(); ++i) {
-    const DeviceLayer& l = model_.layers[i];
-    const DecodeOp* ops = &model_.op(i, 0);
-    qkv = std::max(qkv, std::size_t{ops[0].parts} * ops[0].width);
-    branch = std::max(branch, std::max<std::size_t>(ops[1].parts, ops[3].parts) * g_.hidden);
-    both = std::max(both, std::size_t{ops[2].parts} * ops[2].width);
-    query = std::max<std::size_t>(query, l.query_width);
-    for (std::size_t o = 0; o < kOpsOfLayer; ++o) {
-      steps = std::max<std::size_t>(steps, ops[o].chunks);
-      slices = std::max(slices, std::size_t{ops[o].parts} * kSlices);
-    }
-    prompt_qkv = std::max<std::size_t>(prompt_qkv, l.qkv_width());
-    expanded = std::max({expanded, std::size_t{l.qkv_width()} * g_.hidden, std::size_t{l.query_width} * g_.hidden});
-  }
-  expanded = std::max(expanded, std::size_t{2} * g_.ffn * g_.hidden);
-  residual_.reserve(std::size_t{rows_} * g_.hidden);
-  if (decode_rows_ > 0) {
-    between_.reserve(std::size_t{decode_rows_} * g_.hidden);
-    qkv_.reserve(qkv * pieces * decode_rows_);
-    branch_.reserve(branch * pieces * decode_rows_);
-    both_.reserve(both * pieces * decode_rows_);
-    operand_.reserve(steps * kChunkCols * padded);
-    operand_sums_.reserve(steps * 2 * padded);
-    operand_scales_.reserve(slices * padded);
-    std::size_t sums = 0;
-    for (int kind = 0; kind < 2; ++kind)
-      sums = std::max(sums, std::size_t{units_[kind]} * g_.heads * model_.head_dims[kind]);
-    sums_.reserve(sums);
-    turns_.reserve(std::size_t{decode_rows_} * 2 * kMostPairs);
-    stats_.reserve(std::size_t{std::max(units_[0], units_[1])} * g_.heads);
-  }
-  query_.reserve(std::size_t{rows_} * query);
-  if (prompt_rows_ > 0) {
-    prompt_qkv_.reserve(prompt_rows_ * prompt_qkv);
-    prompt_branch_.reserve(std::size_t{prompt_rows_} * g_.hidden);
-    prompt_both_.reserve(std::size_t{prompt_rows_} * 2 * g_.ffn);
-    prompt_x_.reserve(std::size_t{prompt_rows_} * g_.hidden);
-    prompt_attended_.reserve(std::size_t{prompt_rows_} * query);
-    prompt_activated_.reserve(std::size_t{prompt_rows_} * g_.ffn);
-    expanded_.reserve(expanded);
-  }
-  final_rows_.reserve(std::size_t{finals_} * g_.hidden);
-  head_.reserve(model_.head().parts * pieces * std::min(logit_count_, pass_rows) * g_.vocab);
-  logits_.reserve(std::size_t{logit_count_} * g_.vocab);
-  logits_host_.reserve(std::size_t{logit_count_} * g_.vocab);
+  const RoundSizes n = sizes_of(decode_rows_, prompt_rows_, logit_count_, finals_, units_);
+  residual_.reserve(n.residual);
+  between_.reserve(n.between);
+  qkv_.reserve(n.qkv);
+  branch_.reserve(n.branch);
+  both_.reserve(n.both);
+  query_.reserve(n.query);
+  operand_.reserve(n.operand);
+  operand_sums_.reserve(n.operand_sums);
+  operand_scales_.reserve(n.operand_scales);
+  sums_.reserve(n.sums);
+  turns_.reserve(n.turns);
+  stats_.reserve(n.stats);
+  prompt_qkv_.reserve(n.prompt_qkv);
+  prompt_branch_.reserve(n.prompt_hidden);
+  prompt_both_.reserve(n.prompt_both);
+  prompt_x_.reserve(n.prompt_hidden);
+  prompt_attended_.reserve(n.prompt_attended);
+  prompt_activated_.reserve(n.prompt_activated);
+  expanded_.reserve(n.expanded);
+  final_rows_.reserve(n.finals);
+  head_.reserve(n.head);
+  logits_.reserve(n.logits);
+  logits_host_.reserve(n.logits);
 }
 
 void CudaBackend::upload_round() {
@@ -186,7 +206,8 @@ void CudaBackend::upload_round() {
   round_device_.reserve(std::max(bytes, kSmallestRound));
   std::memset(round_host_.data() + barrier, 0, sizeof(unsigned));
   const auto fill = [&](std::size_t at, const auto& values) {
-    if (!values.empty()) std::memcpy(round_host_.data() + at, values.data(), values.size() * sizeof(values[0]));
+    if (!values.empty())
+      std::memcpy(round_host_.data() + at, values.data(), values.size() * sizeof(values[0]));
   };
   fill(rows, row_host_);
   fill(tiles, tiles_host_);
@@ -235,10 +256,10 @@ DecodeJob CudaBackend::job(std::uint32_t phases) const {
 void CudaBackend::run_stage(std::uint32_t layer, std::uint32_t phases) {
   if (decode_rows_ == 0) return;
   DecodeJob j = job(phases);
-  const std::uint32_t which = phases & kPhaseQkv                      ? 0
+  const std::uint32_t which = phases & kPhaseQkv                                    ? 0
                               : phases & (kPhasePrepare | kPhaseAttend | kPhaseOut) ? 1
-                              : phases & kPhaseGateUp                 ? 2
-                                                                      : 3;
+                              : phases & kPhaseGateUp                               ? 2
+                                                                                    : 3;
   j.first_op = layer * kOpsOfLayer + which;
   // A branch is added, and the feed-forward activated, with what comes before the next product.
   j.end_op = j.first_op + (phases & (kPhaseAddOut | kPhaseAddDown | kPhaseActivate) ? 2 : 1);
@@ -310,9 +331,10 @@ void CudaBackend::head() {
 }
 
 void CudaBackend::fetch_logits() {
-  check(cudaMemcpyAsync(logits_host_.data(), logits_.data(), std::size_t{logit_count_} * g_.vocab * sizeof(float),
-                        cudaMemcpyDeviceToHost, stream_),
-        "reading logits");
+  check(
+      cudaMemcpyAsync(logits_host_.data(), logits_.data(),
+                      std::size_t{logit_count_} * g_.vocab * sizeof(float), cudaMemcpyDeviceToHost, stream_),
+      "reading logits");
   wait("running a round");
 }
 
@@ -327,24 +349,15 @@ bool CudaBackend::run_all() {
     prompt_ffn_input(layer);
     prompt_ffn_output(layer);
   }
-  const std::uint32_t phases = (decode_rows_ > 0 ? static_cast<std::uint32_t>(kPhasesOfLayer) : 0u) | (finals_ > 0 ? kPhaseFinal : 0u) |
-                               (logit_count_ > 0 ? kPhaseHead : 0u);
+  const std::uint32_t phases = (decode_rows_ > 0 ? static_cast<std::uint32_t>(kPhasesOfLayer) : 0u) |
+                               (finals_ > 0 ? kPhaseFinal : 0u) | (logit_count_ > 0 ? kPhaseHead : 0u);
   if (phases != 0) {
     DecodeJob j = job(phases);
     j.whole = true;
     j.fused = decode_rows_ <= kFusedRows;
     j.first_op = decode_rows_ > 0 ? 0 : j.layer_count * kOpsOfLayer;
     j.end_op = j.layer_count * kOpsOfLayer + (finals_ > 0 ? 1 : 0);
-    static const bool traced = std::getenv("GEM_CUDA_TRACE") != nullptr;
-    DeviceArray<long long> trace;
-    const std::size_t points = std::size_t{j.layer_count} * kTracePoints + 8;
-    if (traced) {
-      trace.resize(points * limits_.processors);
-      check(cudaMemsetAsync(trace.data(), 0, trace.bytes(), stream_), "trace");
-      j.trace = trace.data();
-    }
     decode(j, limits_, model_.sizes, stream_);
-    if (traced && j.fused) print_trace(trace.download(trace.size(), stream_), j.layer_count, limits_.processors);
   }
   if (logit_count_ > 0) fetch_logits();
   return true;
@@ -354,10 +367,11 @@ bool CudaBackend::run_all() {
 
 void CudaBackend::prompt_attn_input(const DeviceLayer& l) {
   if (prompt_rows_ == 0) return;
-  norm_to_bf16(prompt_residual(), prompt_rows_, g_.hidden, l.attn_norm.data(), g_.norm_epsilon, prompt_x_.data(),
-               stream_);
+  norm_to_bf16(prompt_residual(), prompt_rows_, g_.hidden, l.attn_norm.data(), g_.norm_epsilon,
+               prompt_x_.data(), stream_);
   const PackedMatrix* matrices[] = {&l.q, &l.k, &l.v};
-  prompt_product({matrices, l.shape.value_from_key ? 2u : 3u}, g_.hidden, prompt_x_.data(), prompt_qkv_.data());
+  prompt_product({matrices, l.shape.value_from_key ? 2u : 3u}, g_.hidden, prompt_x_.data(),
+                 prompt_qkv_.data());
 }
 
 void CudaBackend::prompt_qk_prep(const DeviceLayer& l, std::uint32_t layer) {
@@ -369,23 +383,23 @@ void CudaBackend::prompt_qk_prep(const DeviceLayer& l, std::uint32_t layer) {
 
 void CudaBackend::prompt_attention(const DeviceLayer& l, std::uint32_t layer) {
   if (prompt_rows_ == 0) return;
-  attend_prompt(query_.data() + std::size_t{decode_rows_} * l.query_width, rows_device_ + decode_rows_, tiles_device_,
-                static_cast<std::uint32_t>(tiles_host_.size()), layer, l.shape, l.window, prompt_attended_.data(),
-                stream_);
+  attend_prompt(query_.data() + std::size_t{decode_rows_} * l.query_width, rows_device_ + decode_rows_,
+                tiles_device_, static_cast<std::uint32_t>(tiles_host_.size()), layer, l.shape, l.window,
+                prompt_attended_.data(), stream_);
 }
 
 void CudaBackend::prompt_attn_output(const DeviceLayer& l) {
   if (prompt_rows_ == 0) return;
   const PackedMatrix* matrices[] = {&l.o};
   prompt_product(matrices, l.query_width, prompt_attended_.data(), prompt_branch_.data());
-  add_branch(prompt_branch_.data(), prompt_rows_, g_.hidden, l.post_attention_norm.data(), 1.0f, g_.norm_epsilon,
-             prompt_residual(), stream_);
+  add_branch(prompt_branch_.data(), prompt_rows_, g_.hidden, l.post_attention_norm.data(), 1.0f,
+             g_.norm_epsilon, prompt_residual(), stream_);
 }
 
 void CudaBackend::prompt_ffn_input(const DeviceLayer& l) {
   if (prompt_rows_ == 0) return;
-  norm_to_bf16(prompt_residual(), prompt_rows_, g_.hidden, l.ffn_norm.data(), g_.norm_epsilon, prompt_x_.data(),
-               stream_);
+  norm_to_bf16(prompt_residual(), prompt_rows_, g_.hidden, l.ffn_norm.data(), g_.norm_epsilon,
+               prompt_x_.data(), stream_);
   const PackedMatrix* matrices[] = {&l.gate, &l.up};
   prompt_product(matrices, g_.hidden, prompt_x_.data(), prompt_both_.data());
   activate_bf16(prompt_both_.data(), prompt_rows_, g_.ffn, prompt_activated_.data(), stream_);

@@ -25,8 +25,8 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-// Rows of a round are kept with the decode rows first, then those of prompts; `order_` leads from the round's own
-// order to that.
+// Rows of a round are kept with the decode rows first, then those of prompts; `order_` leads from the round's
+// own order to that.
 class CudaBackend final : public Backend {
  public:
   CudaBackend(const Geometry& geometry, const Weights& weights, const CudaDevice& device);
@@ -39,6 +39,7 @@ class CudaBackend final : public Backend {
   std::uint32_t kv_element_bytes(StorageType) const override { return 2; }
   std::uint64_t scratch_bytes(std::uint32_t rows, std::uint32_t logit_rows) const override;
   std::optional<std::uint64_t> weight_bytes() const override;
+  std::optional<std::uint64_t> device_memory() const override;
   void load_weights(const Progress& progress) override;
   bool decode_equals_prompt() const override { return false; }
 
@@ -59,6 +60,17 @@ class CudaBackend final : public Backend {
   std::span<const float> logits(std::uint32_t index) const override;
 
  private:
+  // Elements of the buffers that a round needs.
+  struct RoundSizes {
+    std::size_t residual = 0, between = 0, qkv = 0, branch = 0, both = 0, query = 0, operand = 0,
+                operand_sums = 0, operand_scales = 0, sums = 0, turns = 0, stats = 0;
+    std::size_t prompt_qkv = 0, prompt_both = 0, prompt_hidden = 0, prompt_attended = 0, prompt_activated = 0,
+                expanded = 0;
+    std::size_t finals = 0, head = 0, logits = 0;
+    std::uint64_t bytes() const;
+  };
+  RoundSizes sizes_of(std::uint32_t decode_rows, std::uint32_t prompt_rows, std::uint32_t logit_rows,
+                      std::uint32_t final_rows, const std::uint32_t (&units)[2]) const;
   void reserve();
   void upload_round();
   // The round as the decode kernel gets it, with those phases of one layer, or of all.
@@ -73,8 +85,8 @@ class CudaBackend final : public Backend {
   void prompt_attn_output(const DeviceLayer& l);
   void prompt_ffn_input(const DeviceLayer& l);
   void prompt_ffn_output(const DeviceLayer& l);
-  void prompt_product(std::span<const PackedMatrix* const> matrices, std::uint32_t cols, const std::uint16_t* x,
-                      float* out);
+  void prompt_product(std::span<const PackedMatrix* const> matrices, std::uint32_t cols,
+                      const std::uint16_t* x, float* out);
   float* prompt_residual() const { return residual_.data() + std::size_t{decode_rows_} * g_.hidden; }
 
   void copy_to(void* device, const void* host, std::size_t bytes);
@@ -85,7 +97,8 @@ class CudaBackend final : public Backend {
   std::vector<float> in_own_order(std::span<const float> rows, std::uint32_t width) const;
   std::vector<float> read_columns(std::uint32_t first, std::uint32_t width) const;
   void write_columns(std::uint32_t first, std::uint32_t width, std::span<const float> values);
-  std::vector<float> read_rows(const DecodeOp& op, const DeviceArray<std::uint16_t>& prompt, std::uint32_t width) const;
+  std::vector<float> read_rows(const DecodeOp& op, const DeviceArray<std::uint16_t>& prompt,
+                               std::uint32_t width) const;
   void write_rows(const DecodeOp& op, const DeviceArray<std::uint16_t>& prompt, std::uint32_t width,
                   std::span<const float> values);
 

@@ -34,8 +34,8 @@ class CudaCache final : public KvCache {
   // Slots in whole chunks, so that a chunk's keys lie together.
   static KvPlan rounded(KvPlan plan);
 
-  // Calls f(layers of a group, bytes of the group) with their places in `copied_`: as many layers at a time as fit the
-  // staging memory, in the order of the copy.
+  // Calls f(layers of a group, bytes of the group) with their places in `copied_`: as many layers at a time
+  // as fit the staging memory, in the order of the copy.
   template <typename F>
   void by_groups(Part which, std::uint32_t count, F&& f) const;
 

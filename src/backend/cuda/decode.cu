@@ -1,7 +1,6 @@
 #include "backend/cuda/decode.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "backend/cuda/decode_attention.cuh"
 #include "backend/cuda/decode_product.cuh"
@@ -13,7 +12,8 @@ namespace {
 // The residual rows before product `o`: a branch added, the next norm taken, as far as the phases ask for it.
 enum class Made { kNothing, kHere, kGlobally };
 template <int Pieces>
-__device__ __noinline__ Made make_rows(DecodeShared& s, const DecodeOp* ops, std::uint8_t* region, std::uint32_t o) {
+__device__ __noinline__ Made make_rows(DecodeShared& s, const DecodeOp* ops, std::uint8_t* region,
+                                       std::uint32_t o) {
   constexpr std::uint32_t kRows = 8 * Pieces;
   const DecodeJob& job = s.job;
   const DecodeOp& op = ops[o];
@@ -33,8 +33,8 @@ __device__ __noinline__ Made make_rows(DecodeShared& s, const DecodeOp* ops, std
   step.next = !norms ? nullptr : final ? job.output_norm : closes ? layer.attn_norm : layer.ffn_norm;
   step.up = closes ? layer.attn_up : layer.ffn_up;
   step.makes_operand = norms && !final;
-  // A whole round has the residual between the two halves of a layer in a place of its own: while some blocks still
-  // read the one before, others write it.
+  // A whole round has the residual between the two halves of a layer in a place of its own: while some blocks
+  // still read the one before, others write it.
   const float* in = closes && adds && job.whole ? job.between : job.residual;
   float* out = closes || !job.whole ? job.residual : job.between;
   const std::uint32_t count = named ? job.final_count : job.row_count;
@@ -61,8 +61,8 @@ __device__ __noinline__ Made make_rows(DecodeShared& s, const DecodeOp* ops, std
   return here ? Made::kHere : Made::kGlobally;
 }
 
-// A block's way through a round. Everything is inlined and stays in registers: with most of the memory given to the
-// rings there is no cache that would hold a stack.
+// A block's way through a round. Everything is inlined and stays in registers: with most of the memory given
+// to the rings there is no cache that would hold a stack.
 template <int Pieces>
 struct Round {
   static constexpr std::uint32_t kRows = 8 * Pieces;  // of a pass
@@ -74,22 +74,13 @@ struct Round {
   std::uint8_t* rings;
   std::uint8_t* region;
   float* reduce;
-  long long* trace;
   unsigned target;
 
-  __device__ __forceinline__ void mark() {
-    if (trace != nullptr && thread_index() == 0) *trace++ = clock64();
-  }
-  __device__ __forceinline__ void sync(const DecodeJob& job) {
-    mark();
-    grid_sync(job.barrier, target);
-    mark();
-  }
+  __device__ __forceinline__ void sync(const DecodeJob& job) { grid_sync(job.barrier, target); }
   // After rows were made: in shared memory for this block, or in global memory for all.
   __device__ __forceinline__ void made(const DecodeJob& job, bool here) {
     if (here) {
       __syncthreads();
-      mark();
     } else {
       sync(job);
     }
@@ -98,30 +89,49 @@ struct Round {
   __device__ __forceinline__ std::uint32_t rows_of(std::uint32_t total, std::uint32_t pass) const {
     return min(kRows, total - pass * kRows);
   }
-  __device__ __forceinline__ Operand operand(const DecodeJob& job, const DecodeOp& op, std::uint32_t pass, std::uint32_t rows, bool here) const {
+  __device__ __forceinline__ Operand operand(const DecodeJob& job, const DecodeOp& op, std::uint32_t pass,
+                                             std::uint32_t rows, bool here) const {
     return here ? shared_operand<Pieces>(region, my_part<Pieces>(op), rows)
                 : global_operand<Pieces>(job, op, pass, rows);
   }
 
-  __device__ __forceinline__ void heads(const DecodeJob& job, std::uint32_t o, std::uint32_t l, const DecodeLayer& layer) {
+  // Whether the merged rows are here, in this block's shared memory.
+  __device__ __forceinline__ bool heads(const DecodeJob& job, std::uint32_t o, std::uint32_t l,
+                                        const DecodeLayer& layer) {
     const DecodeOp& op = ops[o];
     const std::uint32_t width = (layer.shape.head_dim + 31) / 32;
     if (job.phases & kPhasePrepare) {
       switch (width) {
-        case 1: prepare_all<32, Pieces>(s, ops, l); break;
-        case 2: prepare_all<64, Pieces>(s, ops, l); break;
-        case 4: prepare_all<128, Pieces>(s, ops, l); break;
-        case 8: prepare_all<256, Pieces>(s, ops, l); break;
-        default: prepare_all<512, Pieces>(s, ops, l); break;
+        case 1:
+          prepare_all<32, Pieces>(s, ops, l);
+          break;
+        case 2:
+          prepare_all<64, Pieces>(s, ops, l);
+          break;
+        case 4:
+          prepare_all<128, Pieces>(s, ops, l);
+          break;
+        case 8:
+          prepare_all<256, Pieces>(s, ops, l);
+          break;
+        default:
+          prepare_all<512, Pieces>(s, ops, l);
+          break;
       }
       sync(job);
     }
     if (job.phases & kPhaseAttend) {
       const bool few = layer.shape.heads / layer.shape.kv_heads <= 8;
       switch (width) {
-        case 1: attend_all<32, Pieces>(s, ops, l, region); break;
-        case 2: attend_all<64, Pieces>(s, ops, l, region); break;
-        case 4: attend_all<128, Pieces>(s, ops, l, region); break;
+        case 1:
+          attend_all<32, Pieces>(s, ops, l, region);
+          break;
+        case 2:
+          attend_all<64, Pieces>(s, ops, l, region);
+          break;
+        case 4:
+          attend_all<128, Pieces>(s, ops, l, region);
+          break;
         case 8:
           if (few) {
             attend_all<256, Pieces, false>(s, ops, l, region);
@@ -139,22 +149,25 @@ struct Round {
       }
       sync(job);
     }
-    if (!(job.phases & kPhaseMerge)) return;
+    // Few chunks are merged by every block that needs them, many are shared out.
+    const bool here = job.fused && job.units[layer.kind] <= 24 * job.row_count;
+    if (!(job.phases & kPhaseMerge)) return here;
 #pragma unroll 1
     for (std::uint32_t pass = 0; pass * kRows < job.row_count; ++pass) {
       const std::uint32_t count = rows_of(job.row_count, pass);
-      const Operand x = operand(job, op, pass, count, job.fused);
-      if (job.fused || block_index() == 0) fill_scales(x, job.fused ? kOwnSlices : op.parts * kSlices, kAttendedUp);
+      const Operand x = operand(job, op, pass, count, here);
+      if (here || block_index() == 0) fill_scales(x, here ? kOwnSlices : op.parts * kSlices, kAttendedUp);
       const std::uint32_t vectors = (x.chunk1 - x.chunk0) * 16;
-      const std::uint32_t first = job.fused ? thread_index() : block_index() * kThreads + thread_index();
+      const std::uint32_t first = here ? thread_index() : block_index() * kThreads + thread_index();
 #pragma unroll 1
-      for (std::uint32_t i = first; i < count * vectors; i += job.fused ? kThreads : gridDim.x * kThreads) {
+      for (std::uint32_t i = first; i < count * vectors; i += here ? kThreads : gridDim.x * kThreads) {
         const std::uint32_t row = i / vectors;
         const std::uint32_t col = x.chunk0 * 64 + i % vectors * 4;
         store_operand(x, row, col, merged(job, s, layer, pass * kRows + row, col), kAttendedUp);
       }
     }
-    made(job, job.fused);
+    made(job, here);
+    return here;
   }
 
   __device__ __forceinline__ void activate(const DecodeJob& job, std::uint32_t o) {
@@ -176,12 +189,14 @@ struct Round {
     made(job, job.fused);
   }
 
-  __device__ __forceinline__ void finish_logits(const DecodeJob& job, const DecodeOp& op, std::uint32_t count, std::uint32_t pass) {
+  __device__ __forceinline__ void finish_logits(const DecodeJob& job, const DecodeOp& op, std::uint32_t count,
+                                                std::uint32_t pass) {
     const Parts parts = {job.head, op.parts, count, job.vocab};
     float* logits = job.logits + std::size_t{pass} * kRows * job.vocab;
     const std::uint32_t vectors = job.vocab / 4;
 #pragma unroll 1
-    for (std::uint32_t i = block_index() * kThreads + thread_index(); i < count * vectors; i += gridDim.x * kThreads) {
+    for (std::uint32_t i = block_index() * kThreads + thread_index(); i < count * vectors;
+         i += gridDim.x * kThreads) {
       const std::uint32_t row = i / vectors;
       const std::uint32_t col = i % vectors * 4;
       PartSum<Pieces, float4, Pieces == 4 ? 8 : 4> sum;
@@ -201,7 +216,8 @@ struct Round {
   __device__ __forceinline__ void fetch(const DecodeJob& job, std::uint32_t layer) {
     if (layer >= job.layer_count) return;
     const auto copy = [](void* to, const void* from) {
-      asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to)), "l"(from) : "memory");
+      asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to)), "l"(from)
+                   : "memory");
     };
     static_assert(sizeof(DecodeLayer) % 8 == 0 && sizeof(CacheLayer) == 24);
     const std::uint32_t thread = thread_index();
@@ -212,7 +228,9 @@ struct Round {
       copy(reinterpret_cast<std::uint64_t*>(s.caches[layer % 2]) + thread,
            reinterpret_cast<const std::uint64_t*>(s.rows[thread / 3].layers + layer) + thread % 3);
   }
-  __device__ __forceinline__ void fetched() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+  __device__ __forceinline__ void fetched() {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+  }
 
   // One product and what comes before it.
   __device__ __forceinline__ void step(const DecodeJob& job, std::uint32_t o) {
@@ -220,9 +238,9 @@ struct Round {
     const bool is_head = o == job.layer_count * kOpsOfLayer;
     const std::uint32_t which = is_head ? 4 : o % kOpsOfLayer;
     const DecodeLayer& layer = s.layers[l % 2];
-    if (which == 0) mark();
+    bool here = job.fused;  // the operand
     if (which == 1) {
-      heads(job, o, l, layer);
+      here = heads(job, o, l, layer);
     } else if (which == 3) {
       activate(job, o);
     } else {
@@ -248,11 +266,12 @@ struct Round {
         fill_scales(x, kOwnSlices, job.output_up);
         operand_from_rows(job.final_rows, job.logit_rows, pass * kRows, job.hidden, x, job.output_up);
         __syncthreads();
-      } else if (!job.fused) {
+      } else if (!here) {
         load_operand(global_operand<Pieces>(job, op, pass, count), x, kOwnSlices);
         __syncthreads();
       }
-      product<Pieces>(s, ops, rings, region, reduce, o, count, out, is_head ? count : total, is_head ? 0 : pass * kRows);
+      product<Pieces>(s, ops, rings, region, reduce, o, count, out, is_head ? count : total,
+                      is_head ? 0 : pass * kRows);
       if (is_head) {
         // Pass after pass, so that partial sums are kept for one pass only.
         sync(job);
@@ -275,8 +294,8 @@ struct Round {
     if (!s.job.whole) sync(s.job);
 #pragma unroll 1
     for (std::uint32_t o = s.job.first_op; o < s.job.end_op; ++o) {
-      // To the compiler the job is another one at every step: nothing that is derived from it is kept in registers
-      // from one step to the next.
+      // To the compiler the job is another one at every step: nothing that is derived from it is kept in
+      // registers from one step to the next.
       const DecodeJob* job = &s.job;
       asm volatile("" : "+l"(job));
       step(*job, o);
@@ -291,7 +310,8 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
   __shared__ float largest[kTeams][kTeamWarps];
   static_assert(sizeof(DecodeJob) % 8 == 0 && sizeof(DecodeJob) / 8 <= kThreads);
   if (threadIdx.x < sizeof(DecodeJob) / 8)
-    reinterpret_cast<std::uint64_t*>(&shared.job)[threadIdx.x] = reinterpret_cast<const std::uint64_t*>(&given)[threadIdx.x];
+    reinterpret_cast<std::uint64_t*>(&shared.job)[threadIdx.x] =
+        reinterpret_cast<const std::uint64_t*>(&given)[threadIdx.x];
   __syncthreads();
   const DecodeJob& job = shared.job;
   const std::uint32_t warp = thread_index() / 32;
@@ -302,7 +322,8 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
   for (std::uint32_t i = thread_index(); i < op_words; i += kThreads)
     reinterpret_cast<uint4*>(ops)[i] = __ldg(reinterpret_cast<const uint4*>(job.ops) + i);
 #pragma unroll 1
-  for (std::uint32_t i = thread_index(); i < min(job.row_count, kCachedRows); i += kThreads) shared.rows[i] = job.rows[i];
+  for (std::uint32_t i = thread_index(); i < min(job.row_count, kCachedRows); i += kThreads)
+    shared.rows[i] = job.rows[i];
   std::uint8_t* rings = dynamic + (op_words * 16 + 127) / 128 * 128;
   std::uint8_t* region = rings + kWarps * job.slots * job.slot_bytes;
   if (threadIdx.x % 32 == 0) {
@@ -321,14 +342,8 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
     for (std::uint32_t i = 0; i < job.slots; ++i) cursor.request();
     cursor.leave(shared);
   }
-  Round<Pieces> round = {shared,
-                         largest,
-                         ops,
-                         rings,
-                         region,
-                         reinterpret_cast<float*>(region + job.region_bytes),
-                         job.trace == nullptr ? nullptr : job.trace + block_index() * (std::size_t{job.layer_count} * kTracePoints + 8),
-                         0};
+  Round<Pieces> round = {
+      shared, largest, ops, rings, region, reinterpret_cast<float*>(region + job.region_bytes), 0};
   round.run();
 }
 
@@ -384,11 +399,11 @@ DecodeLimits DecodeLimits::of(int device) {
   int value = 0;
   check(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device), "asking for the device");
   limits.processors = static_cast<std::uint32_t>(value);
-  check(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "asking for the device");
+  check(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+        "asking for the device");
   // Not all of it: what is left is the first-level cache, which has to hold what does not fit the registers.
-  int most = 196 * 1024;
-  if (const char* e = std::getenv("GEM_SMEM_KB")) most = std::atoi(e) * 1024;
-  limits.shared_bytes = static_cast<std::uint32_t>(std::min(value, most) - static_cast<int>(kDeclared));
+  constexpr int kMost = 164 * 1024;
+  limits.shared_bytes = static_cast<std::uint32_t>(std::min(value, kMost) - static_cast<int>(kDeclared));
   return limits;
 }
 
@@ -418,7 +433,8 @@ void decode(DecodeJob job, const DecodeLimits& limits, const DecodeSizes& sizes,
   const std::size_t in_pass = std::min(rows, pass_rows);
   // The operand: steps, sums, scales. A piece is at most a chunk a slice longer than its share.
   const std::size_t chunks = (sizes.most_part_chunks + pieces - 1) / pieces + kSlices;
-  const std::size_t operand = chunks * 4 * in_pass * 64 + chunks * 2 * pass_rows * 4 + kSlices * pass_rows * 4;
+  const std::size_t operand =
+      chunks * 4 * in_pass * 64 + chunks * 2 * pass_rows * 4 + kSlices * pass_rows * 4;
   const std::size_t reduce = pieces < 4 ? std::size_t{2} * kWarps * 16 * in_pass * 4 : 0;
   job.region_bytes = static_cast<std::uint32_t>((std::max(operand, sizes.attention_bytes) + 127) / 128 * 128);
   const std::size_t ops = (std::size_t{job.layer_count} * kOpsOfLayer + 1) * sizeof(DecodeOp);
@@ -427,13 +443,14 @@ void decode(DecodeJob job, const DecodeLimits& limits, const DecodeSizes& sizes,
   const std::size_t ring = std::size_t{kWarps} * job.slot_bytes;
   if (fixed + ring > limits.shared_bytes)
     raise(cudaErrorInvalidValue, "this model's rows do not fit the device's shared memory");
-  job.slots = static_cast<std::uint32_t>(std::min<std::size_t>((limits.shared_bytes - fixed) / ring, kMostSlots));
-  if (const char* e = std::getenv("GEM_SLOTS")) job.slots = std::min(job.slots, static_cast<std::uint32_t>(std::atoi(e)));
+  job.slots =
+      static_cast<std::uint32_t>(std::min<std::size_t>((limits.shared_bytes - fixed) / ring, kMostSlots));
   const std::size_t shared = fixed + job.slots * ring;
   job.end_products = job.end_op;
   if (!job.whole) {
     // A lone stage has one product at most.
-    const std::uint32_t products = job.phases & (kPhaseQkv | kPhaseOut | kPhaseGateUp | kPhaseDown | kPhaseHead);
+    const std::uint32_t products =
+        job.phases & (kPhaseQkv | kPhaseOut | kPhaseGateUp | kPhaseDown | kPhaseHead);
     job.end_products = job.first_op + (products != 0 ? 1 : 0);
   } else if (!(job.phases & kPhaseHead)) {
     job.end_products = std::min(job.end_op, job.layer_count * kOpsOfLayer);

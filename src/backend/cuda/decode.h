@@ -1,14 +1,15 @@
 // The decode path: one persistent kernel that runs whole rounds of a few rows.
 //
-// One block on every multiprocessor, all of them resident, goes through the stages of all layers with barriers
-// of the whole grid between them. What makes it fast is that the weights do not wait for the barriers: every
-// warp knows which pieces of which matrices it will multiply in the whole round and keeps a ring of copies of
-// them in flight, so that the memory works on while activations are exchanged.
+// One block on every multiprocessor, all of them resident, goes through the stages of all layers with
+// barriers of the whole grid between them. What makes it fast is that the weights do not wait for the
+// barriers: every warp knows which pieces of which matrices it will multiply in the whole round and keeps a
+// ring of copies of them in flight, so that the memory works on while activations are exchanged.
 //
-// How sums are cut (law 1). The columns of a matrix are cut into `parts`, a part into kSlices slices, both from
-// the matrix alone. A slice is summed by one warp, column after column; a part is (s0 + s1) + (s2 + s3); a row of
-// the result is the sum of the parts in order. Rounds of more rows keep less of the columns in a block (a half or
-// a quarter of a part) and leave the last additions to whoever reads the result: the same sums in the same order.
+// How sums are cut (law 1). The columns of a matrix are cut into `parts`, a part into kSlices slices, both
+// from the matrix alone. A slice is summed by one warp, column after column; a part is (s0 + s1) + (s2 + s3);
+// a row of the result is the sum of the parts in order. Rounds of more rows keep less of the columns in a
+// block (a half or a quarter of a part) and leave the last additions to whoever reads the result: the same
+// sums in the same order.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ constexpr std::uint32_t kSlices = 4;         // of a part
 constexpr std::uint32_t kMostPassRows = 32;  // rows that share a reading of the weights
 constexpr std::uint32_t kOpsOfLayer = 4;
 
-// Matrices of one column count side by side: y = W x, matrix i's rows after those of the matrices before it. All
-// products of a round lie in every block's shared memory.
+// Matrices of one column count side by side: y = W x, matrix i's rows after those of the matrices before it.
+// All products of a round lie in every block's shared memory.
 struct DecodeOp {
   const std::uint8_t* data[3] = {};
   std::uint32_t rows[3] = {};
@@ -45,9 +46,9 @@ struct DecodeLayer {
   const float* ffn_norm = nullptr;
   const float* post_ffw_norm = nullptr;
   HeadShape shape;
-  std::uint32_t window = 0;  // 0: all keys
-  std::uint32_t kind = 0;    // index of RowInfo::first_unit
-  float scale = 1;           // of the residual at the layer's end
+  std::uint32_t window = 0;       // 0: all keys
+  std::uint32_t kind = 0;         // index of RowInfo::first_unit
+  float scale = 1;                // of the residual at the layer's end
   float attn_up = 1, ffn_up = 1;  // powers of two that bring normed rows near the top of f16
 };
 
@@ -68,9 +69,6 @@ enum DecodePhase : std::uint32_t {
   kPhaseFinal = 4096,
   kPhaseHead = 8192,
 };
-// In order: start; rows; QKV, barrier; attention, barrier; merged; O, barrier; rows; gate and up, barrier; activated;
-// down, barrier.
-constexpr std::uint32_t kTracePoints = 15;
 constexpr std::uint32_t kPhasesOfLayer = 4095 & ~kPhasePrepare;
 
 // A round, as the kernel gets it. Rows of buffers are the round's decode rows; `finals` may name any row of
@@ -92,9 +90,11 @@ struct DecodeJob {
   std::uint32_t logit_count = 0;
 
   std::uint32_t phases = 0;
-  bool whole = false;  // from one phase to the next without the caller; else each reads and writes global memory
+  bool whole =
+      false;  // from one phase to the next without the caller; else each reads and writes global memory
   bool fused = false;  // whole: every block makes the rows that it multiplies, without a barrier in between
-  // Products, and with each what comes before it: index of the first, one past the last. The head is the last one.
+  // Products, and with each what comes before it: index of the first, one past the last. The head is the last
+  // one.
   std::uint32_t first_op = 0, end_op = 0;
   std::uint32_t end_products = 0;  // one past the last that is multiplied
 
@@ -103,22 +103,19 @@ struct DecodeJob {
   float* qkv = nullptr;       // [parts][rows][width], as all results of products
   float* branch = nullptr;
   float* both = nullptr;
-  float* query = nullptr;  // [rows, heads * head_dim] (kPhasePrepare)
+  float* query = nullptr;             // [rows, heads * head_dim] (kPhasePrepare)
   const double* frequencies[2] = {};  // of sliding and full layers, [head_dim / 2]: radians a position
   std::uint32_t head_dims[2] = {};
   float2* turns = nullptr;  // [rows][256 + 256]: cosine and sine of every pair's angle, sliding then full
-  float* sums = nullptr;   // [units][heads][head_dim]
+  float* sums = nullptr;    // [units][heads][head_dim]
   float2* stats = nullptr;  // [units][heads]: maximum and sum
-  std::uint32_t* operand = nullptr;   // of the next product, see decode_operand.cuh
+  std::uint32_t* operand = nullptr;  // of the next product, see decode_operand.cuh
   float* operand_sums = nullptr;
   float* operand_scales = nullptr;
   float* final_rows = nullptr;  // [finals, hidden]
   float* head = nullptr;        // [parts][logits][vocab]
   float* logits = nullptr;      // [logits, vocab]
   unsigned* barrier = nullptr;  // zero at the start
-  // Measuring: the clock of every block at its kTracePoints of every layer, [blocks][layers * kTracePoints + 4]; or
-  // null.
-  long long* trace = nullptr;
 
   std::uint32_t slots = 0, slot_bytes = 0;  // of a warp's ring
   std::uint32_t region_bytes = 0;           // of the operand or attention
@@ -132,7 +129,8 @@ struct KeyChunks {
 };
 constexpr std::uint32_t kMostUnits = 256;
 // `block`: keys that a block takes at a time, 32 or a quarter of the head width.
-__host__ __device__ inline KeyChunks key_chunks(std::uint32_t position, std::uint32_t window, std::uint32_t block) {
+__host__ __device__ inline KeyChunks key_chunks(std::uint32_t position, std::uint32_t window,
+                                                std::uint32_t block) {
   const std::uint32_t first = window != 0 && position + 1 > window ? position + 1 - window : 0;
   std::uint32_t length = block;
   while ((position - first) / length + 2 > kMostUnits) length *= 2;
@@ -170,8 +168,8 @@ struct DecodeSizes {
 };
 std::size_t decode_attention_bytes(const HeadShape& shape);
 
-// Launches the job, whose `slots`, `slot_bytes` and `region_bytes` are set here. Error when the model does not fit the
-// device's shared memory.
+// Launches the job, whose `slots`, `slot_bytes` and `region_bytes` are set here. Error when the model does
+// not fit the device's shared memory.
 void decode(DecodeJob job, const DecodeLimits& limits, const DecodeSizes& sizes, cudaStream_t stream);
 
 }  // namespace gem::cuda

@@ -20,12 +20,14 @@ __device__ Operand operand_of(const DecodeJob& job, const OperandShape& s, std::
   return o;
 }
 
-__global__ void write_kernel(const __grid_constant__ DecodeJob job, OperandShape s, const float* values, float up) {
+__global__ void write_kernel(const __grid_constant__ DecodeJob job, OperandShape s, const float* values,
+                             float up) {
   const std::uint32_t row = blockIdx.y;
   const Operand o = operand_of(job, s, row / s.pass_rows);
   const std::uint32_t col = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
   if (col == 0) {
-    for (std::uint32_t i = 0; i < s.parts * kSlices; ++i) o.scales[i * o.pitch + row % s.pass_rows] = 1.0f / up;
+    for (std::uint32_t i = 0; i < s.parts * kSlices; ++i)
+      o.scales[i * o.pitch + row % s.pass_rows] = 1.0f / up;
   }
   if (col - (threadIdx.x & 7u) * 4 >= s.chunks * kChunkCols) return;
   float v[4] = {};
@@ -60,7 +62,8 @@ void read_operand(const DecodeJob& job, const OperandShape& s, float* values, cu
   check_launch("reading an operand");
 }
 
-void write_operand(const DecodeJob& job, const OperandShape& s, const float* values, float up, cudaStream_t stream) {
+void write_operand(const DecodeJob& job, const OperandShape& s, const float* values, float up,
+                   cudaStream_t stream) {
   write_kernel<<<dim3((s.chunks * kChunkCols + 1023) / 1024, s.rows), 256, 0, stream>>>(job, s, values, up);
   check_launch("writing an operand");
 }

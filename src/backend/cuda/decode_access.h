@@ -13,6 +13,7 @@ struct OperandShape {
 };
 void read_operand(const DecodeJob& job, const OperandShape& shape, float* values, cudaStream_t stream);
 // `up`: the power of two by which values are multiplied; the largest should end near 2^14.
-void write_operand(const DecodeJob& job, const OperandShape& shape, const float* values, float up, cudaStream_t stream);
+void write_operand(const DecodeJob& job, const OperandShape& shape, const float* values, float up,
+                   cudaStream_t stream);
 
 }  // namespace gem::cuda

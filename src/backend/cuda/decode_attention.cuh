@@ -1,9 +1,9 @@
-// Attention of the decode kernel: head norms, RoPE and the cache's new rows, then a row's keys in chunks, each a
-// maximum, a sum and a weighted sum of values, which are merged in order of the chunks.
+// Attention of the decode kernel: head norms, RoPE and the cache's new rows, then a row's keys in chunks,
+// each a maximum, a sum and a weighted sum of values, which are merged in order of the chunks.
 //
-// A unit of work is one chunk of one row for one KV head, whose query heads share every key and value that is read.
-// It prepares what it needs of this round's keys itself (the rows of one span may see each other): several units
-// write the same bits to the same place.
+// A unit of work is one chunk of one row for one KV head, whose query heads share every key and value that is
+// read. It prepares what it needs of this round's keys itself (the rows of one span may see each other):
+// several units write the same bits to the same place.
 #pragma once
 
 #include "backend/cuda/decode_operand.cuh"
@@ -26,7 +26,8 @@ struct Unit {
   static constexpr std::uint32_t kQueryStride = D + kRowPad;
   static constexpr std::uint32_t kScoreStride = kKeys + 4;
   static constexpr std::uint32_t kProbStride = kKeys + kRowPad;
-  // Of one unit with `group` query heads: queries and probabilities in two halves, scores, three floats a head.
+  // Of one unit with `group` query heads: queries and probabilities in two halves, scores, three floats a
+  // head.
   static constexpr std::uint32_t bytes(std::uint32_t group) {
     return (group * (kQueryStride * 4 + kScoreStride * 4 + kProbStride * 4 + 12) + 127) / 128 * 128;
   }
@@ -46,14 +47,15 @@ __device__ __forceinline__ void make_turns(const DecodeJob& job) {
     const std::uint32_t pair = i % kMostPairs;
     if (pair >= job.head_dims[kind] / 2) continue;
     constexpr double kHalfTurn = 3.141592653589793238462643383280;
-    const double turns =
-        static_cast<double>(job.rows[i / (2 * kMostPairs)].position) * job.frequencies[kind][pair] / (2 * kHalfTurn);
+    const double turns = static_cast<double>(job.rows[i / (2 * kMostPairs)].position) *
+                         job.frequencies[kind][pair] / (2 * kHalfTurn);
     float2 turn;
     sincospif(static_cast<float>(2 * (turns - rint(turns))), &turn.y, &turn.x);
     job.turns[i] = turn;
   }
 }
-__device__ __forceinline__ const float2* turns_of(const DecodeJob& job, std::uint32_t row, std::uint32_t kind) {
+__device__ __forceinline__ const float2* turns_of(const DecodeJob& job, std::uint32_t row,
+                                                  std::uint32_t kind) {
   return job.turns + (std::size_t{row} * 2 + kind) * kMostPairs;
 }
 
@@ -131,18 +133,17 @@ struct HeadVector {
 
 // Key and value of one row and KV head into the cache. By a warp; `which`: 0 the key, 1 the value.
 template <int D, int Pieces>
-__device__ __forceinline__ void prepare_cache(const DecodeJob& job, const DecodeLayer& layer, const CacheLayer& cache,
-                                     const Parts& qkv, std::uint32_t row, std::uint32_t position, std::uint32_t kv_head,
-                                     int which) {
+__device__ __forceinline__ void prepare_cache(const DecodeJob& job, const DecodeLayer& layer,
+                                              const CacheLayer& cache, const Parts& qkv, std::uint32_t row,
+                                              std::uint32_t position, std::uint32_t kv_head, int which) {
   const HeadShape& s = layer.shape;
   const std::uint32_t d = s.head_dim;
   const std::uint32_t slot = position % cache.slots;
   HeadVector<D, Pieces> x;
   // Where a layer takes V from K both start from the same columns.
-  const std::uint32_t column =
-      (s.heads + kv_head + (which == 0 || s.value_from_key ? 0 : s.kv_heads)) * d;
-  x.load(qkv, row, column, which == 0 ? HeadKind::kKey : HeadKind::kValue, layer, turns_of(job, row, layer.kind),
-         job.epsilon);
+  const std::uint32_t column = (s.heads + kv_head + (which == 0 || s.value_from_key ? 0 : s.kv_heads)) * d;
+  x.load(qkv, row, column, which == 0 ? HeadKind::kKey : HeadKind::kValue, layer,
+         turns_of(job, row, layer.kind), job.epsilon);
   if (which == 0) {
     __half* out = cache.keys + (std::size_t{kv_head} * cache.slots + slot) * cache.key_stride;
     x.each(d, [&](std::uint32_t i, float v) { out[i] = __float2half_rn(v); });
@@ -159,20 +160,23 @@ __device__ __forceinline__ Parts qkv_of(const DecodeJob& job, const DecodeOp* op
 
 // kPhasePrepare: every head of every row by a warp.
 template <int D, int Pieces>
-__device__ __noinline__ void prepare_all(const DecodeShared& shared, const DecodeOp* ops, std::uint32_t index) {
+__device__ __noinline__ void prepare_all(const DecodeShared& shared, const DecodeOp* ops,
+                                         std::uint32_t index) {
   const DecodeJob& job = shared.job;
   const DecodeLayer& layer = shared.layers[index % 2];
   const Parts qkv = qkv_of(job, ops, index);
   const HeadShape& s = layer.shape;
   const std::uint32_t heads = s.heads + 2 * s.kv_heads;
 #pragma unroll 1
-  for (std::uint32_t i = block_index() * kWarps + thread_index() / 32; i < job.row_count * heads; i += gridDim.x * kWarps) {
+  for (std::uint32_t i = block_index() * kWarps + thread_index() / 32; i < job.row_count * heads;
+       i += gridDim.x * kWarps) {
     const std::uint32_t row = i / heads;
     const std::uint32_t head = i % heads;
     const RowInfo& info = job.rows[row];
     if (head < s.heads) {
       HeadVector<D, Pieces> x;
-      x.load(qkv, row, head * s.head_dim, HeadKind::kQuery, layer, turns_of(job, row, layer.kind), job.epsilon);
+      x.load(qkv, row, head * s.head_dim, HeadKind::kQuery, layer, turns_of(job, row, layer.kind),
+             job.epsilon);
       float* out = job.query + (std::size_t{row} * s.heads + head) * s.head_dim;
       x.each(s.head_dim, [&](std::uint32_t e, float v) { out[e] = v; });
     } else {
@@ -184,22 +188,24 @@ __device__ __noinline__ void prepare_all(const DecodeShared& shared, const Decod
 }
 
 // A group of 32 elements of the summed dimension in two steps. Which element a step calls k does not matter
-// as long as both operands agree: lane j of four takes elements 8j .. 8j + 7, so that 16 bytes are read at once.
-// Rows of A from `group` on are zero.
+// as long as both operands agree: lane j of four takes elements 8j .. 8j + 7, so that 16 bytes are read at
+// once. Rows of A from `group` on are zero.
 template <bool Low>
-__device__ __forceinline__ void mma_group(float (&c)[4], const __half* a, std::uint32_t stride, std::uint32_t group, int lane,
-                                 uint4 b) {
+__device__ __forceinline__ void mma_group(float (&c)[4], const __half* a, std::uint32_t stride,
+                                          std::uint32_t group, int lane, uint4 b) {
   const std::uint32_t r = lane / 4;
   const uint4 zero = make_uint4(0, 0, 0, 0);
   const uint4 top = r < group ? *reinterpret_cast<const uint4*>(a + r * stride + (lane % 4) * 8) : zero;
-  const uint4 low = Low && r + 8 < group ? *reinterpret_cast<const uint4*>(a + (r + 8) * stride + (lane % 4) * 8) : zero;
+  const uint4 low =
+      Low && r + 8 < group ? *reinterpret_cast<const uint4*>(a + (r + 8) * stride + (lane % 4) * 8) : zero;
   const unsigned a0[4] = {top.x, low.x, top.y, low.y};
   const unsigned a1[4] = {top.z, low.z, top.w, low.w};
   mma(c, a0, b.x, b.y);
   mma(c, a1, b.z, b.w);
 }
 
-__device__ __forceinline__ const RowInfo& row_info(const DecodeJob& job, const DecodeShared& shared, std::uint32_t row) {
+__device__ __forceinline__ const RowInfo& row_info(const DecodeJob& job, const DecodeShared& shared,
+                                                   std::uint32_t row) {
   return row < kCachedRows ? shared.rows[row] : job.rows[row];
 }
 
@@ -260,7 +266,8 @@ __device__ __noinline__ void attend_all(const DecodeShared& shared, const Decode
     const std::uint32_t end = min(begin + chunks.length, last + 1);
     const CacheLayer cache = row < kCachedRows ? shared.caches[index % 2][row] : info.layers[index];
 
-    // Keys and values are on their way to the second-level cache while the queries are made: a line is 64 halves.
+    // Keys and values are on their way to the second-level cache while the queries are made: a line is 64
+    // halves.
     const std::uint32_t near_end = min(begin + U::kKeys, end);
     constexpr std::uint32_t kLines = D < 64 ? 1 : D / 64;  // of a key
 #pragma unroll 1
@@ -319,12 +326,14 @@ __device__ __noinline__ void attend_all(const DecodeShared& shared, const Decode
       const std::uint32_t my_key = warp * U::kKeyTiles * 8;
       if (block + my_key < end) {
         float c[U::kKeyTiles][4] = {};
-        const __half* keys = cache.keys + (std::size_t{kv_head} * cache.slots + slot + my_key + lane / 4) * D + (lane % 4) * 8;
+        const __half* keys =
+            cache.keys + (std::size_t{kv_head} * cache.slots + slot + my_key + lane / 4) * D + (lane % 4) * 8;
 #pragma unroll 8
         for (int k = 0; k < D; k += 32) {
           uint4 b[U::kKeyTiles];
 #pragma unroll
-          for (int n = 0; n < U::kKeyTiles; ++n) b[n] = __ldcg(reinterpret_cast<const uint4*>(keys + n * 8 * D + k));
+          for (int n = 0; n < U::kKeyTiles; ++n)
+            b[n] = __ldcg(reinterpret_cast<const uint4*>(keys + n * 8 * D + k));
 #pragma unroll
           for (int n = 0; n < U::kKeyTiles; ++n) {
             mma_group<Low>(c[n], q_high + k, U::kQueryStride, group, lane, b[n]);
@@ -341,10 +350,12 @@ __device__ __noinline__ void attend_all(const DecodeShared& shared, const Decode
         }
       }
       // The first values are on their way while the probabilities are made.
-      const __half* values = cache.values + (std::size_t{kv_head} * d + column + lane / 4) * cache.slots + slot + (lane % 4) * 8;
+      const __half* values =
+          cache.values + (std::size_t{kv_head} * d + column + lane / 4) * cache.slots + slot + (lane % 4) * 8;
       const auto value = [&](int n, int k) {
-        return column + n * 8 < d ? __ldcg(reinterpret_cast<const uint4*>(values + std::size_t{n * 8u} * cache.slots + k))
-                                  : make_uint4(0, 0, 0, 0);
+        return column + n * 8 < d
+                   ? __ldcg(reinterpret_cast<const uint4*>(values + std::size_t{n * 8u} * cache.slots + k))
+                   : make_uint4(0, 0, 0, 0);
       };
       uint4 b[U::kOutTiles];
 #pragma unroll
@@ -419,7 +430,8 @@ __device__ __noinline__ void attend_all(const DecodeShared& shared, const Decode
         const std::uint32_t c = column + n * 8 + (lane % 4) * 2;
         if (c >= d) continue;
         const std::uint32_t m = lane / 4;
-        if (m < group) *reinterpret_cast<float2*>(job.sums + (to + m) * d + c) = make_float2(sum[n][0], sum[n][1]);
+        if (m < group)
+          *reinterpret_cast<float2*>(job.sums + (to + m) * d + c) = make_float2(sum[n][0], sum[n][1]);
         if (m + 8 < group)
           *reinterpret_cast<float2*>(job.sums + (to + m + 8) * d + c) = make_float2(sum[n][2], sum[n][3]);
       }
@@ -429,10 +441,10 @@ __device__ __noinline__ void attend_all(const DecodeShared& shared, const Decode
   }
 }
 
-// Four neighbouring columns of a row's attention: its chunks merged in order, four at a time. All eight lanes of a
-// 32-block call it.
-__device__ __forceinline__ float4 merged(const DecodeJob& job, const DecodeShared& shared, const DecodeLayer& layer,
-                                std::uint32_t row, std::uint32_t col) {
+// Four neighbouring columns of a row's attention: its chunks merged in order, four at a time. All eight lanes
+// of a 32-block call it.
+__device__ __forceinline__ float4 merged(const DecodeJob& job, const DecodeShared& shared,
+                                         const DecodeLayer& layer, std::uint32_t row, std::uint32_t col) {
   const HeadShape& s = layer.shape;
   float4 y = make_float4(0, 0, 0, 0);
   if (col >= s.heads * s.head_dim) return y;
@@ -440,7 +452,8 @@ __device__ __forceinline__ float4 merged(const DecodeJob& job, const DecodeShare
   const RowInfo& info = row_info(job, shared, row);
   const std::uint32_t count = key_chunks(info.position, layer.window, key_block(s.head_dim)).count;
   const float2* stats = job.stats + std::size_t{info.first_unit[layer.kind]} * s.heads + head;
-  const float* sums = job.sums + (std::size_t{info.first_unit[layer.kind]} * s.heads + head) * s.head_dim + col % s.head_dim;
+  const float* sums =
+      job.sums + (std::size_t{info.first_unit[layer.kind]} * s.heads + head) * s.head_dim + col % s.head_dim;
   float peak = -INFINITY;
   float total = 0;
   constexpr int kBatch = 4;

@@ -33,8 +33,8 @@ struct DecodeShared {
   CacheLayer caches[2][kCachedRows];  // of the layer and the next
 };
 
-// The thread and block, read anew at every call: what is derived from them is not kept in registers through the whole
-// kernel (the compiler would, and spill).
+// The thread and block, read anew at every call: what is derived from them is not kept in registers through
+// the whole kernel (the compiler would, and spill).
 __device__ __forceinline__ std::uint32_t thread_index() {
   std::uint32_t i;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i));
@@ -105,32 +105,40 @@ __device__ __forceinline__ void prefetch(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-// The result of a product: `pieces` partial sums of each part, [parts * pieces][rows][width]. While weights stream
-// in, a read takes microseconds, so up to `Batch` partial sums are asked for before the first is used.
+// The result of a product: `pieces` partial sums of each part, [parts * pieces][rows][width]. While weights
+// stream in, a read takes microseconds, so up to `Batch` partial sums are asked for before the first is used.
 struct Parts {
   const float* data;
   std::uint32_t parts, rows, width;
 };
 
-// Loads that keep their order, so that addresses are made one after the other and need few registers. Zero where not
-// wanted.
+// Loads that keep their order, so that addresses are made one after the other and need few registers. Zero
+// where not wanted.
 __device__ __forceinline__ void load_if(bool wanted, const float* p, float& v) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\nmov.f32 %0, 0f00000000;\n@p ld.global.cg.f32 %0, [%1];\n}"
-               : "=f"(v)
-               : "l"(p), "r"(static_cast<unsigned>(wanted))
-               : "memory");
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\nmov.f32 %0, 0f00000000;\n@p ld.global.cg.f32 %0, [%1];\n}"
+      : "=f"(v)
+      : "l"(p), "r"(static_cast<unsigned>(wanted))
+      : "memory");
 }
 __device__ __forceinline__ void load_if(bool wanted, const float* p, float4& v) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\nmov.f32 %0, 0f00000000;\nmov.f32 %1, 0f00000000;\nmov.f32 %2, "
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\nmov.f32 %0, 0f00000000;\nmov.f32 %1, 0f00000000;\nmov.f32 "
+      "%2, "
       "0f00000000;\nmov.f32 %3, 0f00000000;\n@p ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];\n}"
       : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
       : "l"(p), "r"(static_cast<unsigned>(wanted))
       : "memory");
 }
-__device__ __forceinline__ float add(float a, float b) { return a + b; }
-__device__ __forceinline__ void clear(float& x) { x = 0; }
-__device__ __forceinline__ void clear(float4& x) { x = make_float4(0, 0, 0, 0); }
+__device__ __forceinline__ float add(float a, float b) {
+  return a + b;
+}
+__device__ __forceinline__ void clear(float& x) {
+  x = 0;
+}
+__device__ __forceinline__ void clear(float4& x) {
+  x = make_float4(0, 0, 0, 0);
+}
 
 // T: float, or float4 for four neighbouring columns. First issue(), then total().
 template <int Pieces, typename T, int Batch>
@@ -142,7 +150,8 @@ struct PartSum {
     const std::size_t stride = std::size_t{p.rows} * p.width;
     const float* at = p.data + std::size_t{row} * p.width + col;
 #pragma unroll
-    for (int i = 0; i < Batch; ++i, at += stride) load_if(wanted && i < static_cast<int>(p.parts) * Pieces, at, v[i]);
+    for (int i = 0; i < Batch; ++i, at += stride)
+      load_if(wanted && i < static_cast<int>(p.parts) * Pieces, at, v[i]);
   }
   // The sum of the part whose pieces begin at v[i].
   __device__ T part(int i) const {

@@ -1,8 +1,10 @@
-// Activations as the B operand of the decode products: every value as two f16 halves, high + low, times a power
-// of two that is the same for a slice of a row, so that a product's error is that of f32 (22 bits of mantissa).
+// Activations as the B operand of the decode products: every value as two f16 halves, high + low, times a
+// power of two that is the same for a slice of a row, so that a product's error is that of f32 (22 bits of
+// mantissa).
 //
 // For each pass of up to R rows (R = 8, 16 or 32), in global memory and in a block's shared memory alike:
-//   steps  [cols / 16][rows][16 words]: lane j of four has words 4j .. 4j + 3: the high halves of columns 2j, 2j + 1
+//   steps  [cols / 16][rows][16 words]: lane j of four has words 4j .. 4j + 3: the high halves of columns 2j,
+//   2j + 1
 //          and of 2j + 8, 2j + 9, then the low halves of the same (b0 and b1 of mma.m16n8k16, twice)
 //   sums   [cols / 32][R]: the sum of a 32-block's scaled values, for codes with an offset
 //   scales [slices][R]: what a slice's sums are multiplied by
@@ -18,8 +20,8 @@ struct Operand {
   std::uint32_t* steps;
   float* sums;
   float* scales;
-  std::uint32_t rows;   // of this pass
-  std::uint32_t pitch;  // R
+  std::uint32_t rows;            // of this pass
+  std::uint32_t pitch;           // R
   std::uint32_t chunk0, chunk1;  // chunks that are kept here
   std::uint32_t slice0;          // of scales[0]
 };
@@ -34,7 +36,7 @@ struct MyPart {
   std::uint32_t index;   // of the partial result
   std::uint32_t slice0;  // first slice
   std::uint32_t chunk0, chunk1;
-  std::uint32_t slice;  // of this warp
+  std::uint32_t slice;            // of this warp
   std::uint32_t worker, workers;  // tiles worker, worker + workers, …; no worker has worker >= workers
 };
 template <int Pieces>
@@ -58,8 +60,8 @@ __device__ __forceinline__ MyPart my_part(const DecodeOp& op) {
 
 // The whole operand in global memory.
 template <int Pieces>
-__device__ __forceinline__ Operand global_operand(const DecodeJob& job, const DecodeOp& op, std::uint32_t pass,
-                                         std::uint32_t rows) {
+__device__ __forceinline__ Operand global_operand(const DecodeJob& job, const DecodeOp& op,
+                                                  std::uint32_t pass, std::uint32_t rows) {
   constexpr std::uint32_t kRows = 8 * Pieces;
   Operand o;
   o.steps = job.operand + std::size_t{op.chunks} * 4 * kStepWords * pass * kRows;
@@ -74,7 +76,8 @@ __device__ __forceinline__ Operand global_operand(const DecodeJob& job, const De
 }
 // The block's columns of it in shared memory.
 template <int Pieces>
-__device__ __forceinline__ Operand shared_operand(std::uint8_t* region, const MyPart& part, std::uint32_t rows) {
+__device__ __forceinline__ Operand shared_operand(std::uint8_t* region, const MyPart& part,
+                                                  std::uint32_t rows) {
   const std::uint32_t chunks = part.chunk1 - part.chunk0;
   Operand o;
   o.steps = reinterpret_cast<std::uint32_t*>(region);
@@ -90,7 +93,8 @@ __device__ __forceinline__ Operand shared_operand(std::uint8_t* region, const My
 
 // Four neighbouring values, columns col .. col + 3 (col % 4 == 0); the aligned group of eight lanes holds a
 // 32-block and must call it together. Columns that are not kept here are left out.
-__device__ __forceinline__ void store_operand(const Operand& to, std::uint32_t row, std::uint32_t col, float4 v, float up) {
+__device__ __forceinline__ void store_operand(const Operand& to, std::uint32_t row, std::uint32_t col,
+                                              float4 v, float up) {
   const std::uint32_t thread = thread_index();
   const float x[4] = {v.x * up, v.y * up, v.z * up, v.w * up};
   unsigned high[2];
@@ -126,7 +130,8 @@ __device__ __forceinline__ void store_operand(const Operand& to, std::uint32_t r
 __device__ __forceinline__ void load_operand(const Operand& from, const Operand& to, std::uint32_t slices) {
   const std::uint32_t thread = thread_index();
   const std::uint32_t chunks = to.chunk1 - to.chunk0;
-  const uint4* steps = reinterpret_cast<const uint4*>(from.steps + std::size_t{to.chunk0} * 4 * to.rows * kStepWords);
+  const uint4* steps =
+      reinterpret_cast<const uint4*>(from.steps + std::size_t{to.chunk0} * 4 * to.rows * kStepWords);
   uint4* into = reinterpret_cast<uint4*>(to.steps);
   const std::uint32_t count = chunks * 4 * to.rows * (kStepWords / 4);
 #pragma unroll 4

@@ -1,5 +1,5 @@
-// Products of the decode kernel: every warp streams its slices of the tiles of all products of the round through a
-// ring of copies and multiplies them on the tensor cores.
+// Products of the decode kernel: every warp streams its slices of the tiles of all products of the round
+// through a ring of copies and multiplies them on the tensor cores.
 #pragma once
 
 #include "backend/cuda/decode_operand.cuh"
@@ -15,10 +15,10 @@ __device__ __forceinline__ unsigned subtract(unsigned a, unsigned b) {
   return *reinterpret_cast<const unsigned*>(&r);
 }
 
-// A chunk of 64 columns of 16 rows as the A operand. step<S>() gives the four registers of 16 columns: rows r and
-// r + 8 (r = lane / 4) alternating. Codes become f16 without arithmetic where their bits are those of a
-// subnormal: code * 2^-24. What that leaves out (kUnit, and the offset times the sum of the activations) is made
-// good on the f32 sums.
+// A chunk of 64 columns of 16 rows as the A operand. step<S>() gives the four registers of 16 columns: rows r
+// and r + 8 (r = lane / 4) alternating. Codes become f16 without arithmetic where their bits are those of a
+// subnormal: code * 2^-24. What that leaves out (kUnit, and the offset times the sum of the activations) is
+// made good on the f32 sums.
 template <Format F>
 struct Fragment;
 
@@ -65,7 +65,8 @@ struct Fragment<Format::kQ8> {
     const uint4& q = words[Step / 2];
     const unsigned first = (Step % 2 == 0 ? q.x : q.z) ^ 0x80808080u;
     const unsigned second = (Step % 2 == 0 ? q.y : q.w) ^ 0x80808080u;
-    const unsigned bias = half_pair(1152.0f);  // a byte in the mantissa of 1024 is 1024 + byte, byte = code + 128
+    const unsigned bias =
+        half_pair(1152.0f);  // a byte in the mantissa of 1024 is 1024 + byte, byte = code + 128
     a[0] = subtract(__byte_perm(first, 0x64646464u, 0x4240), bias);
     a[1] = subtract(__byte_perm(first, 0x64646464u, 0x4341), bias);
     a[2] = subtract(__byte_perm(second, 0x64646464u, 0x4240), bias);
@@ -112,8 +113,8 @@ __device__ __forceinline__ std::uint32_t chunks_of_slot(Format format, std::uint
   return slot_bytes >= 4 * chunk ? 4 : slot_bytes >= 2 * chunk ? 2 : 1;
 }
 
-// The pieces of weights that a warp asks for, in the order in which it will multiply them. Between products the
-// little that has to be remembered lies in shared memory.
+// The pieces of weights that a warp asks for, in the order in which it will multiply them. Between products
+// the little that has to be remembered lies in shared memory.
 template <int Pieces>
 struct Cursor {
   static constexpr std::uint32_t kRows = 8 * Pieces;
@@ -125,13 +126,13 @@ struct Cursor {
   std::uint32_t row_passes, head_passes;
   std::uint32_t pass;
   std::uint32_t tile, workers, tiles;
-  std::uint32_t limit;         // one past the last tile of the matrix at hand
-  std::uint32_t begin, count;  // chunks of the slice
-  std::uint32_t left;          // of these, still to be asked for
-  std::uint32_t unit, at_once;      // bytes of a chunk, chunks of a slot
-  std::uint32_t stride;             // bytes from a tile of this warp's to the next
-  const std::uint8_t* slice;        // of the tile at hand
-  const std::uint8_t* from;         // the next chunk
+  std::uint32_t limit;          // one past the last tile of the matrix at hand
+  std::uint32_t begin, count;   // chunks of the slice
+  std::uint32_t left;           // of these, still to be asked for
+  std::uint32_t unit, at_once;  // bytes of a chunk, chunks of a slot
+  std::uint32_t stride;         // bytes from a tile of this warp's to the next
+  const std::uint8_t* slice;    // of the tile at hand
+  const std::uint8_t* from;     // the next chunk
   std::uint32_t slot, slots, slot_bytes;
   std::uint8_t* ring;
   std::uint64_t* barriers;
@@ -235,7 +236,8 @@ struct Cursor {
 #if __CUDA_ARCH__ >= 900
     if (lane == 0) {
       const unsigned barrier = shared_address(barriers + slot);
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                   : "memory");
       asm volatile(
           "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
               shared_address(to)),
@@ -245,7 +247,8 @@ struct Cursor {
 #else
 #pragma unroll 1
     for (std::uint32_t i = lane * 16; i < bytes; i += 512)
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to + i)), "l"(source + i) : "memory");
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to + i)), "l"(source + i)
+                   : "memory");
 #endif
   }
 };
@@ -268,7 +271,8 @@ struct Reader {
 #if __CUDA_ARCH__ >= 900
     static_cast<void>(slots);
     asm volatile(
-        "{\n.reg .pred p;\nagain: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra done;\nbra again;\n"
+        "{\n.reg .pred p;\nagain: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra done;\nbra "
+        "again;\n"
         "done:\n}" ::"r"(shared_address(barriers + slot)),
         "r"(parity)
         : "memory");
@@ -276,14 +280,30 @@ struct Reader {
     static_cast<void>(barriers);
     // As many groups are under way as there are slots; the oldest must have ended.
     switch (slots) {
-      case 1: asm volatile("cp.async.wait_group 0;" ::: "memory"); break;
-      case 2: asm volatile("cp.async.wait_group 1;" ::: "memory"); break;
-      case 3: asm volatile("cp.async.wait_group 2;" ::: "memory"); break;
-      case 4: asm volatile("cp.async.wait_group 3;" ::: "memory"); break;
-      case 5: asm volatile("cp.async.wait_group 4;" ::: "memory"); break;
-      case 6: asm volatile("cp.async.wait_group 5;" ::: "memory"); break;
-      case 7: asm volatile("cp.async.wait_group 6;" ::: "memory"); break;
-      default: asm volatile("cp.async.wait_group 7;" ::: "memory"); break;
+      case 1:
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        break;
+      case 2:
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        break;
+      case 3:
+        asm volatile("cp.async.wait_group 2;" ::: "memory");
+        break;
+      case 4:
+        asm volatile("cp.async.wait_group 3;" ::: "memory");
+        break;
+      case 5:
+        asm volatile("cp.async.wait_group 4;" ::: "memory");
+        break;
+      case 6:
+        asm volatile("cp.async.wait_group 5;" ::: "memory");
+        break;
+      case 7:
+        asm volatile("cp.async.wait_group 6;" ::: "memory");
+        break;
+      default:
+        asm volatile("cp.async.wait_group 7;" ::: "memory");
+        break;
     }
     __syncwarp();
 #endif
@@ -298,11 +318,13 @@ struct Reader {
 
 // ---- the product
 
-// Adds a chunk to the sums: sum[n] are rows r and r + 8 (r = lane / 4) of columns n * 8 + 2 (lane % 4) and the next.
+// Adds a chunk to the sums: sum[n] are rows r and r + 8 (r = lane / 4) of columns n * 8 + 2 (lane % 4) and
+// the next.
 template <Format F, int Tiles>
-__device__ __forceinline__ void add_chunk(const std::uint8_t* from, const std::uint32_t* const (&reads)[Tiles],
-                                          std::uint32_t step_words, std::uint32_t offset, const float* sums, int lane,
-                                          float (&sum)[Tiles][4]) {
+__device__ __forceinline__ void add_chunk(const std::uint8_t* from,
+                                          const std::uint32_t* const (&reads)[Tiles],
+                                          std::uint32_t step_words, std::uint32_t offset, const float* sums,
+                                          int lane, float (&sum)[Tiles][4]) {
   Fragment<F> weights;
   weights.load(from, lane);
   unsigned a[4][4];
@@ -362,13 +384,15 @@ struct Share {
   int lane;
 };
 
-// Tiles `tile`, tile + workers, … below `end` of one matrix with `matrix_rows` rows; `first`: its first tile. Gives the
-// tile after the last.
+// Tiles `tile`, tile + workers, … below `end` of one matrix with `matrix_rows` rows; `first`: its first tile.
+// Gives the tile after the last.
 template <Format F, int Tiles>
-__device__ __forceinline__ std::uint32_t multiply_tiles(Cursor<Tiles>& cursor, Reader& reader, const Share<Tiles>& my,
-                                                        std::uint32_t tile, std::uint32_t workers, std::uint32_t first,
-                                                        std::uint32_t end, std::uint32_t matrix_rows, float* reduce,
-                                                        unsigned& flip, float* out, std::uint32_t width) {
+__device__ __forceinline__ std::uint32_t multiply_tiles(Cursor<Tiles>& cursor, Reader& reader,
+                                                        const Share<Tiles>& my, std::uint32_t tile,
+                                                        std::uint32_t workers, std::uint32_t first,
+                                                        std::uint32_t end, std::uint32_t matrix_rows,
+                                                        float* reduce, unsigned& flip, float* out,
+                                                        std::uint32_t width) {
   constexpr std::uint32_t kGroupWarps = kSlices / Tiles;
   constexpr std::uint32_t kBytes = chunk_bytes(F);
   const std::uint32_t at_once = chunks_of_slot(F, cursor.slot_bytes);
@@ -440,13 +464,14 @@ __device__ __forceinline__ std::uint32_t multiply_tiles(Cursor<Tiles>& cursor, R
   return tile;
 }
 
-// One pass of product `o`: the operand in shared memory times all tiles of this block; out [parts * Tiles][out_rows]
-// [width], rows first_row .. of it. `reduce`: [2][warps][16 * rows]. A function of its own, so that its loops have the
-// registers to themselves.
+// One pass of product `o`: the operand in shared memory times all tiles of this block; out [parts *
+// Tiles][out_rows] [width], rows first_row .. of it. `reduce`: [2][warps][16 * rows]. A function of its own,
+// so that its loops have the registers to themselves.
 template <int Tiles>
-__device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::uint8_t* rings, std::uint8_t* region,
-                                     float* reduce, std::uint32_t o, std::uint32_t pass_rows, float* out,
-                                     std::uint32_t out_rows, std::uint32_t first_row) {
+__device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::uint8_t* rings,
+                                     std::uint8_t* region, float* reduce, std::uint32_t o,
+                                     std::uint32_t pass_rows, float* out, std::uint32_t out_rows,
+                                     std::uint32_t first_row) {
   const DecodeJob& job = s.job;
   const DecodeOp& op = ops[o];
   const MyPart part = my_part<Tiles>(op);
@@ -469,8 +494,8 @@ __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::
   for (int n = 0; n < Tiles; ++n) {
     my.reads[n] = x.steps + (begin - part.chunk0) * 4 * my.step_words +
                   min(n * 8 + my.lane / 4u, x.rows - 1) * kStepWords + (my.lane % 4) * 4;
-    my.scales[n] =
-        *reinterpret_cast<const float2*>(x.scales + (part.slice - part.slice0) * x.pitch + n * 8 + 2 * (my.lane % 4));
+    my.scales[n] = *reinterpret_cast<const float2*>(x.scales + (part.slice - part.slice0) * x.pitch + n * 8 +
+                                                    2 * (my.lane % 4));
   }
   out += std::size_t{part.index} * out_rows * op.width;
   Cursor<Tiles> cursor(s, ops, rings);
@@ -484,16 +509,16 @@ __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::
     const std::uint32_t matrix_rows = op.rows[which];
     switch (static_cast<Format>(op.format[which])) {
       case Format::kQ4:
-        tile = multiply_tiles<Format::kQ4, Tiles>(cursor, reader, my, tile, part.workers, first, end, matrix_rows,
-                                                  reduce, flip, out, op.width);
+        tile = multiply_tiles<Format::kQ4, Tiles>(cursor, reader, my, tile, part.workers, first, end,
+                                                  matrix_rows, reduce, flip, out, op.width);
         break;
       case Format::kQ8:
-        tile = multiply_tiles<Format::kQ8, Tiles>(cursor, reader, my, tile, part.workers, first, end, matrix_rows,
-                                                  reduce, flip, out, op.width);
+        tile = multiply_tiles<Format::kQ8, Tiles>(cursor, reader, my, tile, part.workers, first, end,
+                                                  matrix_rows, reduce, flip, out, op.width);
         break;
       case Format::kH16:
-        tile = multiply_tiles<Format::kH16, Tiles>(cursor, reader, my, tile, part.workers, first, end, matrix_rows,
-                                                   reduce, flip, out, op.width);
+        tile = multiply_tiles<Format::kH16, Tiles>(cursor, reader, my, tile, part.workers, first, end,
+                                                   matrix_rows, reduce, flip, out, op.width);
         break;
     }
     out += matrix_rows;

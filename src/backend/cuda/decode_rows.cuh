@@ -1,13 +1,14 @@
-// The stages between the products that go through whole rows: residual and norm, the feed-forward's activation.
+// The stages between the products that go through whole rows: residual and norm, the feed-forward's
+// activation.
 #pragma once
 
 #include "backend/cuda/decode_operand.cuh"
 
 namespace gem::cuda {
 
-// One row of the residual stream, by the whole block: r = in, or (in + rms(branch) * weight) * scale where there is
-// a branch; kept in `out` if that is given. Then, where there is a next norm, y = rms(r) * next, as the operand's
-// row or in `plain`.
+// One row of the residual stream, by the whole block: r = in, or (in + rms(branch) * weight) * scale where
+// there is a branch; kept in `out` if that is given. Then, where there is a next norm, y = rms(r) * next, as
+// the operand's row or in `plain`.
 struct RowStep {
   const float* in = nullptr;
   float* out = nullptr;
@@ -25,8 +26,8 @@ struct RowStep {
 };
 // By `Vectors` float4 a thread, one after the other: more loads at a time do not fit the registers.
 template <int Pieces, int Vectors>
-__device__ __forceinline__ void row_step_of(DecodeShared& s, unsigned& flip, std::uint32_t width, float epsilon,
-                                            const RowStep& step) {
+__device__ __forceinline__ void row_step_of(DecodeShared& s, unsigned& flip, std::uint32_t width,
+                                            float epsilon, const RowStep& step) {
   const std::uint32_t thread = thread_index();
   float4 r[Vectors], v[Vectors];
 #pragma unroll
@@ -98,8 +99,9 @@ __device__ __forceinline__ void fill_scales(const Operand& x, std::uint32_t slic
 }
 
 // Rows of f32 as the block's columns of an operand. `index`: which rows; null: `first` on.
-__device__ __forceinline__ void operand_from_rows(const float* rows, const std::uint32_t* index, std::uint32_t first,
-                                         std::uint32_t width, const Operand& x, float up) {
+__device__ __forceinline__ void operand_from_rows(const float* rows, const std::uint32_t* index,
+                                                  std::uint32_t first, std::uint32_t width, const Operand& x,
+                                                  float up) {
   const std::uint32_t vectors = (x.chunk1 - x.chunk0) * 16;
 #pragma unroll 1
   for (std::uint32_t i = thread_index(); i < x.rows * vectors; i += kThreads) {
@@ -116,10 +118,13 @@ constexpr int kTeamWarps = 4;  // work on one slice of one row
 constexpr int kTeams = kWarps / kTeamWarps;
 constexpr int kTeamVectors = 2;  // float4 a thread: slices of up to 1,024 columns
 
-// gelu(gate) * up of one slice of one row as the operand, scaled by its own largest value. By a team of four warps.
+// gelu(gate) * up of one slice of one row as the operand, scaled by its own largest value. By a team of four
+// warps.
 template <int Pieces>
-__device__ __forceinline__ void activate_slice(float (*largest)[kTeamWarps], const DecodeOp& op, std::uint32_t ffn, const Parts& both,
-                               std::uint32_t row, std::uint32_t slice, const Operand& x, std::uint32_t operand_row) {
+__device__ __forceinline__ void activate_slice(float (*largest)[kTeamWarps], const DecodeOp& op,
+                                               std::uint32_t ffn, const Parts& both, std::uint32_t row,
+                                               std::uint32_t slice, const Operand& x,
+                                               std::uint32_t operand_row) {
   const std::uint32_t in_block = thread_index();
   const std::uint32_t thread = in_block % (kTeamWarps * 32);
   const int team = static_cast<int>(in_block) / (kTeamWarps * 32);
@@ -142,7 +147,8 @@ __device__ __forceinline__ void activate_slice(float (*largest)[kTeamWarps], con
     if (col >= end || col >= ffn) continue;
     const float4 g = gate[i].total(both, row, col);
     const float4 u = up_sum[i].total(both, row, ffn + col);
-    y[i] = make_float4(gelu_tanh(g.x) * u.x, gelu_tanh(g.y) * u.y, gelu_tanh(g.z) * u.z, gelu_tanh(g.w) * u.w);
+    y[i] =
+        make_float4(gelu_tanh(g.x) * u.x, gelu_tanh(g.y) * u.y, gelu_tanh(g.z) * u.z, gelu_tanh(g.w) * u.w);
     most = fmaxf(most, fmaxf(fmaxf(fabsf(y[i].x), fabsf(y[i].y)), fmaxf(fabsf(y[i].z), fabsf(y[i].w))));
   }
 #pragma unroll
@@ -155,7 +161,9 @@ __device__ __forceinline__ void activate_slice(float (*largest)[kTeamWarps], con
   const int exponent = static_cast<int>((__float_as_uint(most) >> 23) & 255u);
   const int k = exponent == 0 ? 0 : min(max(127 + 13 - exponent, -126), 126);
   const float up = __uint_as_float(static_cast<unsigned>(127 + k) << 23);
-  if (thread == 0) x.scales[(slice - x.slice0) * x.pitch + operand_row] = __uint_as_float(static_cast<unsigned>(127 - k) << 23);
+  if (thread == 0)
+    x.scales[(slice - x.slice0) * x.pitch + operand_row] =
+        __uint_as_float(static_cast<unsigned>(127 - k) << 23);
 #pragma unroll
   for (int i = 0; i < kTeamVectors; ++i) {
     const std::uint32_t col = begin + (thread + i * kTeamWarps * 32) * 4;

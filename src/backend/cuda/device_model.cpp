@@ -8,8 +8,8 @@
 namespace gem::cuda {
 namespace {
 
-// A row after a norm is at most the square root of its width times the norm's largest weight. The power of two
-// that brings this to 2^15 at most, so that no half overflows.
+// A row after a norm is at most the square root of its width times the norm's largest weight. The power of
+// two that brings this to 2^15 at most, so that no half overflows.
 float normed_up(const std::vector<float>& weights) {
   float largest = 0;
   for (const float w : weights) largest = std::max(largest, std::fabs(w));
@@ -18,7 +18,8 @@ float normed_up(const std::vector<float>& weights) {
   return std::ldexp(1.0f, exponent);
 }
 
-DecodeOp make_op(std::initializer_list<const PackedMatrix*> matrices, std::uint32_t cols, const DecodeLimits& limits) {
+DecodeOp make_op(std::initializer_list<const PackedMatrix*> matrices, std::uint32_t cols,
+                 const DecodeLimits& limits) {
   DecodeOp op;
   op.parts = static_cast<std::uint16_t>(limits.parts_of(cols));
   std::size_t count = 0;
@@ -38,7 +39,8 @@ DecodeOp make_op(std::initializer_list<const PackedMatrix*> matrices, std::uint3
 
 }  // namespace
 
-DeviceModel::DeviceModel(const Geometry& geometry, const DecodeLimits& limits) : g_(geometry), limits_(limits) {
+DeviceModel::DeviceModel(const Geometry& geometry, const DecodeLimits& limits)
+    : g_(geometry), limits_(limits) {
   for (const LayerGeometry& l : g_.layers) {
     if (g_.heads / l.kv_heads > kMaxGroup)
       fail(ErrorCode::kRefused, "the cuda backend shares keys among at most {} query heads", kMaxGroup);
@@ -46,13 +48,21 @@ DeviceModel::DeviceModel(const Geometry& geometry, const DecodeLimits& limits) :
       fail(ErrorCode::kRefused, "the cuda backend has no attention for heads {} wide", l.head_dim);
     std::uint32_t& known = head_dims[l.kind == LayerKind::kSliding ? 0 : 1];
     if (known != 0 && known != l.head_dim)
-      fail(ErrorCode::kRefused, "the cuda backend runs one head width for all layers of a kind, here are {} and {}",
-           known, l.head_dim);
+      fail(ErrorCode::kRefused,
+           "the cuda backend runs one head width for all layers of a kind, here are {} and {}", known,
+           l.head_dim);
     known = l.head_dim;
   }
   if (g_.hidden > 8192 || g_.hidden % 4 != 0 || g_.ffn % 4 != 0 || g_.vocab % 4 != 0)
-    fail(ErrorCode::kRefused, "the cuda backend has no kernels for a hidden width of {}, {} and {}", g_.hidden, g_.ffn,
-         g_.vocab);
+    fail(ErrorCode::kRefused, "the cuda backend has no kernels for a hidden width of {}, {} and {}",
+         g_.hidden, g_.ffn, g_.vocab);
+}
+
+std::uint32_t DeviceModel::most_parts() const {
+  std::uint32_t most = std::max(limits_.parts_of(g_.hidden), limits_.parts_of(g_.ffn));
+  for (std::size_t i = 0; i < g_.layers.size(); ++i)
+    most = std::max(most, limits_.parts_of(g_.query_width(i)));
+  return most;
 }
 
 std::uint64_t DeviceModel::bytes(const Weights& w) const {
@@ -153,7 +163,8 @@ void DeviceModel::make_tables(cudaStream_t stream) {
       sizes.most_chunk_bytes = std::max(sizes.most_chunk_bytes, chunk_bytes(static_cast<Format>(format)));
   }
   if (sizes.most_parts > limits_.processors)
-    fail(ErrorCode::kRefused, "this model needs a device with more than {} multiprocessors", limits_.processors);
+    fail(ErrorCode::kRefused, "this model needs a device with more than {} multiprocessors",
+         limits_.processors);
   decode_layers_.upload(decode_layers, stream);
   decode_ops_.upload(host_ops, stream);
   check(cudaStreamSynchronize(stream), "uploading tables");

@@ -32,7 +32,12 @@ class DeviceModel {
   // Bytes on the device, exact before loading.
   std::uint64_t bytes(const Weights& weights) const;
 
-  const DecodeOp& op(std::size_t layer, std::size_t which) const { return host_ops[layer * kOpsOfLayer + which]; }
+  // Most parts that a product is cut into; known before loading.
+  std::uint32_t most_parts() const;
+
+  const DecodeOp& op(std::size_t layer, std::size_t which) const {
+    return host_ops[layer * kOpsOfLayer + which];
+  }
   const DecodeOp& head() const { return host_ops.back(); }
   const double* frequencies(const DeviceLayer& layer) const {
     return frequency_tables[layer.window == 0 ? 1 : 0].data();
@@ -48,7 +53,8 @@ class DeviceModel {
   std::uint32_t head_dims[2] = {};  // of sliding and full layers; 0: there is none
 
  private:
-  DeviceLayer make_layer(const LayerWeights& weights, std::size_t index, Packer& packer, cudaStream_t stream) const;
+  DeviceLayer make_layer(const LayerWeights& weights, std::size_t index, Packer& packer,
+                         cudaStream_t stream) const;
   void make_tables(cudaStream_t stream);
   std::vector<double> make_frequencies(LayerKind kind, const Weights& weights) const;
 

@@ -123,7 +123,7 @@ __global__ void pack_floats(const float* raw, std::uint32_t first_row, std::uint
   const float down = ldexpf(1.0f, -exponent);
   for (std::uint32_t i = 0; i < 32; ++i) {
     const __half h = __float2half_rn(value(i) * down);
-    memcpy(to + h16_byte(place_of(row, block * 32 + i)), &h, 2);
+    *reinterpret_cast<__half*>(to + h16_byte(place_of(row, block * 32 + i))) = h;
   }
   reinterpret_cast<float*>(to + 2048)[scale_index(row, block)] = ldexpf(1.0f, exponent);
 }

@@ -11,15 +11,16 @@ namespace gem::cuda {
 void norm_to_bf16(const float* x, std::uint32_t rows, std::uint32_t width, const float* weight, float epsilon,
                   std::uint16_t* out, cudaStream_t stream);
 // residual = (residual + rms(branch) * weight) * scale, both [rows, width]
-void add_branch(const float* branch, std::uint32_t rows, std::uint32_t width, const float* weight, float scale,
-                float epsilon, float* residual, cudaStream_t stream);
+void add_branch(const float* branch, std::uint32_t rows, std::uint32_t width, const float* weight,
+                float scale, float epsilon, float* residual, cudaStream_t stream);
 // out [rows, width] = bf16(gelu_tanh(gate) * up); both [rows, 2 * width]
 void activate_bf16(const float* both, std::uint32_t rows, std::uint32_t width, std::uint16_t* out,
                    cudaStream_t stream);
 void to_bf16(const float* x, std::size_t count, std::uint16_t* out, cudaStream_t stream);
 
-// Head norms, RoPE; queries to `query` [rows, heads * head_dim], keys and values to the caches. `qkv` [rows, width]
-// holds q, then k, then v (unless value_from_key) side by side. `frequencies` [head_dim / 2]: radians a position.
+// Head norms, RoPE; queries to `query` [rows, heads * head_dim], keys and values to the caches. `qkv` [rows,
+// width] holds q, then k, then v (unless value_from_key) side by side. `frequencies` [head_dim / 2]: radians
+// a position.
 void prepare_heads(const float* qkv, std::uint32_t count, std::uint32_t width, const RowInfo* rows,
                    std::uint32_t layer, const HeadShape& shape, const float* q_weight, const float* k_weight,
                    const double* frequencies, float epsilon, float* query, cudaStream_t stream);

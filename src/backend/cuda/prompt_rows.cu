@@ -68,9 +68,9 @@ __global__ void to_bf16_kernel(const float* x, std::size_t count, __nv_bfloat16*
   if (i < count) out[i] = __float2bfloat16_rn(x[i]);
 }
 
-
 __global__ void __launch_bounds__(kThreads)
-    add_kernel(const float* branch, std::uint32_t width, const float* weight, float scale, float epsilon, float* residual) {
+    add_kernel(const float* branch, std::uint32_t width, const float* weight, float scale, float epsilon,
+               float* residual) {
   const float* row = branch + std::size_t{blockIdx.x} * width;
   float* to = residual + std::size_t{blockIdx.x} * width;
   float squares = 0;
@@ -96,9 +96,10 @@ constexpr int kMaxPairs = 2;  // a thread: head widths up to 512
 
 // One block: one head of one row. Heads 0 .. heads - 1 are queries, then keys, then values.
 __global__ void __launch_bounds__(kHeadThreads)
-    heads_kernel(const float* qkv, std::uint32_t width, const RowInfo* rows, std::uint32_t layer, HeadShape s, const float* q_weight,
-                 const float* k_weight, const double* frequencies, float epsilon, float* query) {
-    const std::uint32_t row = blockIdx.y;
+    heads_kernel(const float* qkv, std::uint32_t width, const RowInfo* rows, std::uint32_t layer, HeadShape s,
+                 const float* q_weight, const float* k_weight, const double* frequencies, float epsilon,
+                 float* query) {
+  const std::uint32_t row = blockIdx.y;
   const float* values = qkv + std::size_t{row} * width;
   const std::uint32_t d = s.head_dim;
   const std::uint32_t half = d / 2;
@@ -181,8 +182,8 @@ void to_bf16(const float* x, std::size_t count, std::uint16_t* out, cudaStream_t
   check_launch("to_bf16");
 }
 
-void add_branch(const float* branch, std::uint32_t rows, std::uint32_t width, const float* weight, float scale,
-                float epsilon, float* residual, cudaStream_t stream) {
+void add_branch(const float* branch, std::uint32_t rows, std::uint32_t width, const float* weight,
+                float scale, float epsilon, float* residual, cudaStream_t stream) {
   add_kernel<<<rows, kThreads, 0, stream>>>(branch, width, weight, scale, epsilon, residual);
   check_launch("prompt residual");
 }

@@ -1,0 +1,173 @@
+// The CUDA backend on a device: against reference outputs, and the ways in which a round can be run against
+// each other. Skipped where there is no device. (The laws and the stages' bounds: laws_test.cpp,
+// stage_check_test.cpp.)
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "backend/cuda/cuda.h"
+#include "formats/safetensors.h"
+#include "golden.h"
+#include "model/model.h"
+#include "model/schedule.h"
+
+namespace gem {
+namespace {
+
+using Logits = std::vector<float>;
+
+class Cuda : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (cuda_devices().empty()) GTEST_SKIP() << "no CUDA device";
+    const auto path = testing::golden_model(GetParam());
+    if (!path) GTEST_SKIP() << "golden model not at hand";
+    model_ = Model::load(*path, {.any_geometry = true});
+    backend_ = make_backend(BackendKind::kCuda, *model_, 1);
+  }
+
+  std::vector<std::int32_t> tokens(std::uint32_t seed, std::size_t n) const {
+    std::mt19937 random(seed);
+    std::vector<std::int32_t> out(n);
+    for (std::int32_t& t : out) t = static_cast<std::int32_t>(random() % model_->geometry().vocab);
+    return out;
+  }
+  std::unique_ptr<KvCache> cache() const {
+    return backend_->new_cache(KvPlan::make(model_->geometry(), 256, 128, KvType::kF16));
+  }
+  Logits feed(KvCache& c, std::span<const std::int32_t> ids, std::size_t chunk, bool prompt,
+              bool by_stages = false) {
+    Logits out;
+    for (std::size_t at = 0; at < ids.size(); at += chunk) {
+      const Span span[] = {{&c,
+                            ids.subspan(at, std::min(chunk, ids.size() - at)),
+                            {},
+                            Wanted::kAll,
+                            Wanted::kNothing,
+                            prompt}};
+      StageObserver observer;
+      if (by_stages) observer = [](Stage, std::uint32_t, bool) {};
+      run_round(*backend_, model_->geometry().layers.size(), span, observer);
+      const Logits part = backend_->read(Activation::kLogits);
+      out.insert(out.end(), part.begin(), part.end());
+    }
+    return out;
+  }
+
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Backend> backend_;
+};
+
+// Decode rows have f32-grade activations and f16 caches; prompt rows bf16 activations.
+TEST_P(Cuda, LogitsAreCloseToTheReference) {
+  GEM_GOLDEN_OR_SKIP(expected, std::string("models/dense-a/expected-") + GetParam() + ".safetensors");
+  const SafetensorsFile file = SafetensorsFile::open(expected);
+  std::vector<std::int32_t> ids;
+  for (const std::int64_t id : file.at("input_ids").integers()) ids.push_back(static_cast<std::int32_t>(id));
+  const Logits reference = file.at("logits").floats();
+  const std::size_t vocab = model_->geometry().vocab;
+  for (const bool prompt : {false, true}) {
+    const auto c = cache();
+    const Logits found = feed(*c, ids, 32, prompt);
+    ASSERT_EQ(found.size(), reference.size());
+    double kl = 0;
+    for (std::size_t r = 0; r < ids.size(); ++r) {
+      const float* p = reference.data() + r * vocab;
+      const float* q = found.data() + r * vocab;
+      const double p_peak = *std::max_element(p, p + vocab);
+      const double q_peak = *std::max_element(q, q + vocab);
+      double p_sum = 0;
+      double q_sum = 0;
+      for (std::size_t i = 0; i < vocab; ++i) {
+        p_sum += std::exp(p[i] - p_peak);
+        q_sum += std::exp(q[i] - q_peak);
+      }
+      for (std::size_t i = 0; i < vocab; ++i) {
+        const double log_p = p[i] - p_peak - std::log(p_sum);
+        const double log_q = q[i] - q_peak - std::log(q_sum);
+        kl += std::exp(log_p) * (log_p - log_q) / static_cast<double>(ids.size());
+      }
+    }
+    RecordProperty(prompt ? "mean_kl_prompt" : "mean_kl_decode", std::to_string(kl));
+    EXPECT_LE(kl, prompt ? 1e-3 : 1e-5) << (prompt ? "prompt" : "decode") << " rows: " << kl;
+  }
+}
+
+// A round as one launch, in every width of the kernel and with passes of more than 32 rows, and stage after
+// stage.
+TEST_P(Cuda, WholeRoundsEqualStageAfterStage) {
+  const std::vector<std::int32_t> ids = tokens(3, 96);
+  for (const std::size_t rows : {1u, 2u, 3u, 8u, 9u, 16u, 17u, 32u, 48u, 96u}) {
+    const auto a = cache();
+    const auto b = cache();
+    EXPECT_TRUE(feed(*a, ids, rows, false) == feed(*b, ids, rows, false, true)) << rows << " rows a round";
+  }
+}
+
+TEST_P(Cuda, ChunksOfAPromptDoNotChangeIt) {
+  const std::vector<std::int32_t> ids = tokens(7, 128);
+  const auto whole = cache();
+  const Logits expected = feed(*whole, ids, 128, true);
+  for (const std::size_t chunk : {1u, 2u, 3u, 7u, 16u, 31u, 64u, 65u, 127u}) {
+    const auto c = cache();
+    EXPECT_TRUE(feed(*c, ids, chunk, true) == expected) << "chunks of " << chunk;
+  }
+}
+
+// Decode rows beside a prompt's chunk in one round, and alone.
+TEST_P(Cuda, RepliesBesideAPromptKeepTheirBits) {
+  const std::vector<std::int32_t> reply = tokens(11, 40);
+  const std::vector<std::int32_t> prompt = tokens(12, 100);
+  const auto alone = cache();
+  const auto alone_prompt = cache();
+  const Logits expected = feed(*alone, reply, 1, false);
+  const Logits expected_prompt = feed(*alone_prompt, prompt, 5, true);
+  const auto a = cache();
+  const auto b = cache();
+  Logits found;
+  Logits found_prompt;
+  for (std::size_t at = 0; at < 20; ++at) {
+    const Span spans[] = {
+        {b.get(), std::span(prompt).subspan(at * 5, 5), {}, Wanted::kAll, Wanted::kNothing, true},
+        {a.get(), std::span(reply).subspan(at * 2, 2), {}, Wanted::kAll, Wanted::kNothing, false}};
+    const auto results = run_round(*backend_, model_->geometry().layers.size(), spans);
+    for (std::uint32_t r = 0; r < results[0].logits; ++r) {
+      const auto row = backend_->logits(results[0].first_logits + r);
+      found_prompt.insert(found_prompt.end(), row.begin(), row.end());
+    }
+    for (std::uint32_t r = 0; r < results[1].logits; ++r) {
+      const auto row = backend_->logits(results[1].first_logits + r);
+      found.insert(found.end(), row.begin(), row.end());
+    }
+  }
+  EXPECT_TRUE(found == expected);
+  EXPECT_TRUE(found_prompt == expected_prompt);
+}
+
+// What the prompt cache does: rows out, rows into another cache, and on.
+TEST_P(Cuda, CopiedCachesGoOnAsTheOriginal) {
+  const std::vector<std::int32_t> ids = tokens(21, 120);
+  const auto original = cache();
+  feed(*original, std::span(ids).subspan(0, 90), 30, true);
+  const std::uint32_t length = original->length();
+  const std::uint32_t first = original->oldest_kept();
+  using Part = KvCache::Part;
+  std::vector<std::byte> fixed(original->row_bytes(Part::kFixed) * length);
+  std::vector<std::byte> rings(original->row_bytes(Part::kRings) * (length - first));
+  original->copy_out(Part::kFixed, 0, length, fixed.data());
+  original->copy_out(Part::kRings, first, length - first, rings.data());
+  const auto copy = cache();
+  copy->begin_restore();
+  copy->copy_in(Part::kFixed, 0, length, fixed.data());
+  copy->copy_in(Part::kRings, first, length - first, rings.data());
+  copy->finish_restore(length, first);
+  const std::span<const std::int32_t> rest = std::span(ids).subspan(90);
+  EXPECT_TRUE(feed(*copy, rest, 3, false) == feed(*original, rest, 3, false));
+}
+
+INSTANTIATE_TEST_SUITE_P(DenseA, Cuda, ::testing::Values("q4_0", "q8_0", "f16", "bf16"));
+
+}  // namespace
+}  // namespace gem

@@ -27,7 +27,7 @@ struct DecodeShared {
   ReaderState readers[kWarps];
   DecodeJob job;
   std::uint64_t barriers[kWarps][kMostSlots];
-  float sums[2][kWarps];
+  float sums[kWarps];
   DecodeLayer layers[2];
   RowInfo rows[kCachedRows];
   CacheLayer caches[2][kCachedRows];  // of the layer and the next
@@ -78,15 +78,15 @@ __device__ __forceinline__ float warp_sum(float x) {
 }
 
 // The sum over the block in a fixed order; every thread gets it.
-__device__ __forceinline__ float block_sum(DecodeShared& s, unsigned& flip, float x) {
+__device__ __forceinline__ float block_sum(DecodeShared& s, float x) {
   const std::uint32_t thread = thread_index();
   x = warp_sum(x);
-  flip ^= 1;
-  if (thread % 32 == 0) s.sums[flip][thread / 32] = x;
+  __syncthreads();  // the last sum has been read
+  if (thread % 32 == 0) s.sums[thread / 32] = x;
   __syncthreads();
   float sum = 0;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) sum += s.sums[flip][w];
+  for (int w = 0; w < kWarps; ++w) sum += s.sums[w];
   return sum;
 }
 

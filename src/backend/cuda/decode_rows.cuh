@@ -26,8 +26,8 @@ struct RowStep {
 };
 // By `Vectors` float4 a thread, one after the other: more loads at a time do not fit the registers.
 template <int Pieces, int Vectors>
-__device__ __forceinline__ void row_step_of(DecodeShared& s, unsigned& flip, std::uint32_t width,
-                                            float epsilon, const RowStep& step) {
+__device__ __forceinline__ void row_step_of(DecodeShared& s, std::uint32_t width, float epsilon,
+                                            const RowStep& step) {
   const std::uint32_t thread = thread_index();
   float4 r[Vectors], v[Vectors];
 #pragma unroll
@@ -51,7 +51,7 @@ __device__ __forceinline__ void row_step_of(DecodeShared& s, unsigned& flip, std
       v[i] = parts.total(step.branch, step.branch_row, col);
       squares += square_sum(v[i]);
     }
-    const float norm = rsqrtf(block_sum(s, flip, squares) / static_cast<float>(width) + epsilon);
+    const float norm = rsqrtf(block_sum(s, squares) / static_cast<float>(width) + epsilon);
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
       const std::uint32_t col = (thread + i * kThreads) * 4;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void row_step_of(DecodeShared& s, unsigned& flip, std
   float squares = 0;
 #pragma unroll
   for (int i = 0; i < Vectors; ++i) squares += square_sum(r[i]);
-  const float norm = rsqrtf(block_sum(s, flip, squares) / static_cast<float>(width) + epsilon);
+  const float norm = rsqrtf(block_sum(s, squares) / static_cast<float>(width) + epsilon);
 #pragma unroll
   for (int i = 0; i < Vectors; ++i) {
     const std::uint32_t col = (thread + i * kThreads) * 4;
@@ -83,12 +83,12 @@ __device__ __forceinline__ void row_step_of(DecodeShared& s, unsigned& flip, std
   }
 }
 template <int Pieces>
-__device__ __forceinline__ void row_step(DecodeShared& s, unsigned& flip, std::uint32_t width, float epsilon,
+__device__ __forceinline__ void row_step(DecodeShared& s, std::uint32_t width, float epsilon,
                                          const RowStep& step) {
   if (width <= 2 * 4 * kThreads) {
-    row_step_of<Pieces, 2>(s, flip, width, epsilon, step);
+    row_step_of<Pieces, 2>(s, width, epsilon, step);
   } else {
-    row_step_of<Pieces, kRowVectors>(s, flip, width, epsilon, step);
+    row_step_of<Pieces, kRowVectors>(s, width, epsilon, step);
   }
 }
 

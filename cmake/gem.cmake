@@ -94,5 +94,7 @@ function(gem_cuda)
   set_target_properties(gem_cuda PROPERTIES CUDA_ARCHITECTURES "${GEM_CUDA_ARCHS}" CUDA_STANDARD 20)
   target_include_directories(gem_cuda PUBLIC src)
   target_compile_options(gem_cuda PRIVATE -O3 --expt-relaxed-constexpr -lineinfo)
-  target_link_libraries(gem_backend PUBLIC CUDA::cudart_static CUDA::cublasLt)
+  # cuBLASLt is loaded at run time, from the loader's places or from here.
+  target_link_libraries(gem_backend PUBLIC CUDA::cudart_static)
+  target_compile_definitions(gem_backend PRIVATE GEM_CUDA_LIBRARY_DIR="${CUDAToolkit_LIBRARY_DIR}")
 endfunction()

@@ -124,7 +124,7 @@ TEST(Command, ExitStatusesTellWhatHappened) {
   EXPECT_EQ(gem_command("run --no-such-option x").status, 2);
   EXPECT_EQ(gem_command("run").status, 2);
   EXPECT_EQ(gem_command("run --temperature -1 x").status, 2);
-  EXPECT_EQ(gem_command("run --backend cuda x").status, 2);
+  EXPECT_EQ(gem_command("run --backend metal x").status, 2);
   EXPECT_EQ(gem_command("run --context 100000 x").status, 2);
   EXPECT_EQ(gem_command("run -m /nonexistent/model.gguf x").status, 3);
   const Outcome assistant = gem_command("run -m " GEM_SOURCE_DIR "/models/mtp-gem-demo.gguf x");

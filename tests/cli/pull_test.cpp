@@ -91,7 +91,8 @@ TEST_F(PullCommand, CtrlCLeavesWhatTheNextPullGoesOnFrom) {
   std::atomic<bool> open{false};
   on_storage = [&](const LoopbackRequest& r) -> std::optional<LoopbackReply> {
     LoopbackReply reply = serve_content(r, model);
-    if (r.range()->first < 3'000'000) return reply;
+    // However the file is shared among requests, some of it does not arrive before the interruption.
+    if (r.range()->first < 3'000'000 && reply.body.size() < 6'000'000) return reply;
     reply.cut_after = reply.body.size() / 2;
     reply.hold_after_cut = [&] { return open.load(); };
     return reply;

@@ -441,10 +441,16 @@ TEST_F(DraftTest, WideRoundsAreMeasuredShared) {
     testing::WrappedBackend backend(make_backend(BackendKind::kCpu, *model_, 2), hooks);
     Engine engine(*model_, backend, {.context = 1024, .chunk = 32, .max_streams = streams});
     engine.draft_with(std::make_unique<TestDrafter>([](auto, std::size_t) { return 5; }, 15), {});
-    const auto& rounds = engine.speculation()->options().costs->rounds;
+    const auto& costs = engine.speculation()->options().costs;
+    const auto& rounds = costs->rounds;
     for (std::size_t i = 1; i < rounds.size(); ++i) EXPECT_LT(rounds[i - 1].first, rounds[i].first);
     const std::uint32_t widest = rounds.back().first;
-    EXPECT_EQ(widest, streams == 1 ? 16u : streams == 2 ? 32u : streams == 6 ? 66u : 256u);
+    const std::uint32_t wanted = streams == 1 ? 16u : streams == 2 ? 32u : streams == 6 ? 66u : 256u;
+    if (widest !=
+        wanted) {  // where the next wider round would take more than a second (sanitizers, a busy machine)
+      EXPECT_LT(widest, wanted);
+      EXPECT_GT(costs->round(wanted), 1.0) << widest << " of " << wanted << " rows";
+    }
     if (streams > 1) {
       EXPECT_EQ(most_spans.at(widest), streams);
     }

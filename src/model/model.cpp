@@ -36,7 +36,7 @@ void refuse_affine(const Model& model) {
   for (const TensorView& tensor : model.checkpoint().tensors()) {
     if (tensor.type == StorageType::kAffine && !is_media_tensor(tensor.name))
       fail(ErrorCode::kRefused,
-           "{}: {} is stored as {}, which the cuda backend does not run yet; the cpu backend does, and 'gem "
+           "{}: {} is stored as {}, which the cuda backend does not run yet; --backend cpu does, and 'gem "
            "convert' makes a gguf-q4_0 or gguf-q8_0 of the original checkpoint",
            model.path(), tensor.name, tensor.storage_name());
   }

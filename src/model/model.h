@@ -59,8 +59,6 @@ struct MemoryPlan {
   std::uint64_t drafter = 0;    // weights and scratch of an assistant
   std::uint64_t tables = 0;     // tokenizer tables and what the program itself takes
   std::uint64_t prompt_cache = 0;  // most that kept prompts take (engine/prompt_cache.h)
-  // What is on the device, where the backend has one (Backend::device_memory).
-  std::uint64_t on_device() const { return weights + kv_stream * streams + scratch; }
   std::uint64_t total() const {
     return weights + (kv_stream + kv_undo) * streams + scratch + drafter + tables + prompt_cache;
   }

@@ -54,6 +54,18 @@ TEST_P(CudaPacked, RowsAreThoseOfTheHost) {
   }
 }
 
+// No device is needed for this one.
+TEST(DeviceKernels, RunWhereTheyWereBuiltFor) {
+  EXPECT_TRUE(kernels_run_on("90a", 9, 0));
+  EXPECT_FALSE(kernels_run_on("90a", 8, 9));
+  EXPECT_FALSE(kernels_run_on("90a", 10, 0));
+  EXPECT_TRUE(kernels_run_on("80,90a", 8, 9));
+  EXPECT_TRUE(kernels_run_on("80", 12, 0));
+  EXPECT_FALSE(kernels_run_on("89", 8, 6));
+  EXPECT_FALSE(kernels_run_on("75", 7, 5));
+  EXPECT_FALSE(kernels_run_on("", 9, 0));
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, CudaPacked,
                          ::testing::Values(StorageType::kQ4_0, StorageType::kQ8_0, StorageType::kF16,
                                            StorageType::kBF16),

@@ -23,7 +23,7 @@ struct CudaOptions {
 
 // Whether this build has the backend.
 bool cuda_built();
-// The devices that can be used; empty also when there is no driver. Never throws.
+// The devices that this build has kernels for; empty also when there is no driver. Never throws.
 std::vector<CudaDevice> cuda_devices();
 // Packs the weights on the device. Error(kFailed) that says what is missing: the build, the driver, the
 // device; Error(kTooLarge) when the device has no room.

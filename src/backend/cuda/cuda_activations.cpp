@@ -30,8 +30,7 @@ std::vector<float> CudaBackend::read_columns(std::uint32_t first, std::uint32_t 
   std::vector<float> out(std::size_t{rows_} * width);
   const DecodeOp& op = model_.op(current_, 0);
   if (decode_rows_ > 0) {
-    const std::uint32_t most = std::max(decode_rows_, logit_count_);
-    const std::size_t pieces = decode_pieces(decode_pass_rows(limits_, most, model_.sizes.most_parts));
+    const std::size_t pieces = decode_pieces(pass_rows(decode_rows_, logit_count_));
     const std::size_t stride = std::size_t{decode_rows_} * op.width;
     const std::vector<float> all = qkv_.download(op.parts * pieces * stride, stream_);
     for (std::uint32_t r = 0; r < decode_rows_; ++r) {
@@ -69,8 +68,7 @@ void CudaBackend::write_columns(std::uint32_t first, std::uint32_t width, std::s
           "writing a stage");
   };
   if (decode_rows_ > 0) {
-    const std::uint32_t most = std::max(decode_rows_, logit_count_);
-    const std::size_t pieces = decode_pieces(decode_pass_rows(limits_, most, model_.sizes.most_parts));
+    const std::size_t pieces = decode_pieces(pass_rows(decode_rows_, logit_count_));
     put(qkv_.data(), 0, decode_rows_);
     for (std::size_t p = 1; p < op.parts * pieces; ++p) {
       check(cudaMemset2DAsync(qkv_.data() + p * decode_rows_ * op.width + first, pitch, 0, bytes,
@@ -88,11 +86,8 @@ std::vector<float> CudaBackend::read_rows(const DecodeOp& op, const DeviceArray<
   std::vector<float> out;
   if (decode_rows_ > 0) {
     DeviceArray<float> plain(std::size_t{decode_rows_} * width);
-    const std::uint32_t most = std::max(decode_rows_, logit_count_);
-    read_operand(
-        job(0),
-        {decode_rows_, width, op.chunks, op.parts, decode_pass_rows(limits_, most, model_.sizes.most_parts)},
-        plain.data(), stream_);
+    read_operand(job(0), {decode_rows_, width, op.chunks, op.parts, pass_rows(decode_rows_, logit_count_)},
+                 plain.data(), stream_);
     out = plain.download(plain.size(), stream_);
   }
   if (prompt_rows_ > 0) {
@@ -111,11 +106,8 @@ void CudaBackend::write_rows(const DecodeOp& op, const DeviceArray<std::uint16_t
     float largest = 1e-30f;
     for (const float v : own) largest = std::max(largest, std::fabs(v));
     const float up = std::ldexp(1.0f, 13 - std::ilogb(largest));
-    const std::uint32_t most = std::max(decode_rows_, logit_count_);
-    write_operand(
-        job(0),
-        {decode_rows_, width, op.chunks, op.parts, decode_pass_rows(limits_, most, model_.sizes.most_parts)},
-        plain.data(), up, stream_);
+    write_operand(job(0), {decode_rows_, width, op.chunks, op.parts, pass_rows(decode_rows_, logit_count_)},
+                  plain.data(), up, stream_);
   }
   if (prompt_rows_ > 0) {
     to_bf16(plain.data() + std::size_t{decode_rows_} * width, std::size_t{prompt_rows_} * width,

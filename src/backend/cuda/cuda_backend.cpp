@@ -36,13 +36,16 @@ std::span<const KvType> CudaBackend::kv_types() const {
   return kTypes;
 }
 
+std::uint32_t CudaBackend::pass_rows(std::uint32_t decode_rows, std::uint32_t logit_rows) const {
+  return decode_pass_rows(limits_, std::max(decode_rows, logit_rows), model_.most_parts());
+}
+
 CudaBackend::RoundSizes CudaBackend::sizes_of(std::uint32_t decode_rows, std::uint32_t prompt_rows,
                                               std::uint32_t logit_rows, std::uint32_t final_rows,
                                               const std::uint32_t (&units)[2]) const {
-  const std::uint32_t most = std::max({decode_rows, logit_rows, 1u});
-  const std::uint32_t pass_rows = decode_pass_rows(limits_, most, model_.most_parts());
-  const std::size_t pieces = decode_pieces(pass_rows);
-  const std::size_t padded = (most + pass_rows - 1) / pass_rows * pass_rows;
+  const std::uint32_t in_pass = pass_rows(decode_rows, logit_rows);
+  const std::size_t pieces = decode_pieces(in_pass);
+  const std::size_t padded = (std::max({decode_rows, logit_rows, 1u}) + in_pass - 1) / in_pass * in_pass;
   const auto parts = [&](std::uint32_t cols) { return std::size_t{limits_.parts_of(cols)}; };
   const auto chunks = [](std::uint32_t cols) { return (std::size_t{cols} + kChunkCols - 1) / kChunkCols; };
   std::size_t query = 0, qkv = 0, branch = parts(g_.ffn), steps = std::max(chunks(g_.hidden), chunks(g_.ffn));
@@ -80,7 +83,7 @@ CudaBackend::RoundSizes CudaBackend::sizes_of(std::uint32_t decode_rows, std::ui
     n.expanded = std::max({qkv * g_.hidden, query * g_.hidden, std::size_t{2} * g_.ffn * g_.hidden});
   }
   n.finals = std::size_t{final_rows} * g_.hidden;
-  n.head = parts(g_.hidden) * pieces * std::min(logit_rows, pass_rows) * g_.vocab;
+  n.head = parts(g_.hidden) * pieces * std::min(logit_rows, in_pass) * g_.vocab;
   n.logits = std::size_t{logit_rows} * g_.vocab;
   return n;
 }
@@ -450,7 +453,8 @@ std::vector<CudaDevice> cuda_devices() {
   for (int id = 0; id < count; ++id) {
     cudaDeviceProp p = {};
     if (cudaGetDeviceProperties(&p, id) != cudaSuccess) continue;
-    devices.push_back({id, p.name, p.major, p.minor, p.totalGlobalMem, 0});
+    if (cuda::kernels_run_on(GEM_CUDA_ARCHS, p.major, p.minor))
+      devices.push_back({id, p.name, p.major, p.minor, p.totalGlobalMem, 0});
   }
   return devices;
 }
@@ -463,17 +467,20 @@ std::unique_ptr<Backend> make_cuda_backend(const Geometry& geometry, const Weigh
     cudaGetLastError();
     fail(ErrorCode::kFailed, "cuda: no usable device: {}", cudaGetErrorString(status));
   }
-  const std::vector<CudaDevice> devices = cuda_devices();
-  for (const CudaDevice& device : devices) {
+  if (options.device < 0 || options.device >= count)
+    fail(ErrorCode::kUsage, "cuda: there is no device {} ({} found)", options.device, count);
+  for (const CudaDevice& device : cuda_devices()) {
     if (device.id != options.device) continue;
-    if (device.major < 8) {
-      fail(ErrorCode::kFailed, "cuda: {} has compute capability {}.{}, the backend needs 8.0", device.name,
-           device.major, device.minor);
-    }
     cuda::check(cudaSetDevice(device.id), "choosing the device");
     return std::make_unique<cuda::CudaBackend>(geometry, weights, device);
   }
-  fail(ErrorCode::kUsage, "cuda: there is no device {} ({} found)", options.device, devices.size());
+  cudaDeviceProp p = {};
+  cuda::check(cudaGetDeviceProperties(&p, options.device), "asking for the device");
+  fail(ErrorCode::kFailed,
+       "cuda: {} has compute capability {}.{}, this build has kernels for {}; build with "
+       "-DGEM_CUDA_ARCHS={}{} "
+       "(8.0 at least)",
+       p.name, p.major, p.minor, GEM_CUDA_ARCHS, p.major, p.minor);
 }
 
 }  // namespace gem

@@ -69,6 +69,8 @@ class CudaBackend final : public Backend {
     std::size_t finals = 0, head = 0, logits = 0;
     std::uint64_t bytes() const;
   };
+  // Rows of a pass of the decode kernel in a round of so many.
+  std::uint32_t pass_rows(std::uint32_t decode_rows, std::uint32_t logit_rows) const;
   RoundSizes sizes_of(std::uint32_t decode_rows, std::uint32_t prompt_rows, std::uint32_t logit_rows,
                       std::uint32_t final_rows, const std::uint32_t (&units)[2]) const;
   void reserve();

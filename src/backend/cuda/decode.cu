@@ -60,8 +60,8 @@ __device__ __noinline__ Made make_rows(DecodeShared& s, const DecodeOp* ops, std
   return here ? Made::kHere : Made::kGlobally;
 }
 
-// A block's way through a round. Everything is inlined and stays in registers: with most of the memory given
-// to the rings there is no cache that would hold a stack.
+// A block's way through a round. What needs many registers is a function of its own (rows, heads, products);
+// between them little is kept but shared memory.
 template <int Pieces>
 struct Round {
   static constexpr std::uint32_t kRows = 8 * Pieces;  // of a pass

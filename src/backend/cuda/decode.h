@@ -22,6 +22,7 @@ namespace gem::cuda {
 constexpr std::uint32_t kSlices = 4;         // of a part
 constexpr std::uint32_t kMostPassRows = 32;  // rows that share a reading of the weights
 constexpr std::uint32_t kOpsOfLayer = 4;
+constexpr std::uint32_t kWidestRow = 6144;  // of the residual stream
 
 // Matrices of one column count side by side: y = W x, matrix i's rows after those of the matrices before it.
 // All products of a round lie in every block's shared memory.

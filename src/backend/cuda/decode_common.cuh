@@ -10,7 +10,7 @@ namespace gem::cuda {
 constexpr int kWarps = 16;
 constexpr int kThreads = kWarps * 32;
 constexpr std::uint32_t kMostSlots = 8;
-constexpr int kRowVectors = 3;  // float4 a thread: rows of up to 6,144
+constexpr int kRowVectors = kWidestRow / (4 * kThreads);  // float4 a thread
 
 constexpr std::uint32_t kCachedRows = 64;  // whose infos are kept in shared memory
 

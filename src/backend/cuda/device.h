@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,10 @@ namespace gem::cuda {
 inline void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) raise(status, what);
 }
+
+// Whether kernels built for `archs` ("90a", "80,120": CMake's GEM_CUDA_ARCHS) run on a device of that compute
+// capability: those with a letter on that one alone, others from theirs on; never below 8.0.
+bool kernels_run_on(std::string_view archs, int major, int minor);
 
 inline void check_launch(const char* kernel) {
   check(cudaPeekAtLastError(), kernel);

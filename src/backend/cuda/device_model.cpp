@@ -53,7 +53,7 @@ DeviceModel::DeviceModel(const Geometry& geometry, const DecodeLimits& limits)
            l.head_dim);
     known = l.head_dim;
   }
-  if (g_.hidden > 8192 || g_.hidden % 4 != 0 || g_.ffn % 4 != 0 || g_.vocab % 4 != 0)
+  if (g_.hidden > kWidestRow || g_.hidden % 4 != 0 || g_.ffn % 4 != 0 || g_.vocab % 4 != 0)
     fail(ErrorCode::kRefused, "the cuda backend has no kernels for a hidden width of {}, {} and {}",
          g_.hidden, g_.ffn, g_.vocab);
 }
@@ -156,12 +156,12 @@ void DeviceModel::make_tables(cudaStream_t stream) {
   }
   host_ops.push_back(make_op({&table}, g_.hidden, limits_));
   for (const DecodeOp& op : host_ops) {
-    sizes.most_parts = std::max<std::uint32_t>(sizes.most_parts, op.parts);
     const std::uint32_t part_chunks = (std::uint32_t{op.chunks} + op.parts - 1) / op.parts;
     sizes.most_part_chunks = std::max(sizes.most_part_chunks, part_chunks);
     for (const std::uint8_t format : op.format)
       sizes.most_chunk_bytes = std::max(sizes.most_chunk_bytes, chunk_bytes(static_cast<Format>(format)));
   }
+  sizes.most_parts = most_parts();
   if (sizes.most_parts > limits_.processors)
     fail(ErrorCode::kRefused, "this model needs a device with more than {} multiprocessors",
          limits_.processors);

@@ -451,8 +451,9 @@ TEST_F(DraftTest, WideRoundsAreMeasuredShared) {
       EXPECT_LT(widest, wanted);
       EXPECT_GT(costs->round(wanted), 1.0) << widest << " of " << wanted << " rows";
     }
-    if (streams > 1) {
-      EXPECT_EQ(most_spans.at(widest), streams);
+    // Streams share a wide round by eight rows or more.
+    if (widest > 16) {
+      EXPECT_EQ(most_spans.at(widest), std::min(streams, widest / 8));
     }
   }
 }

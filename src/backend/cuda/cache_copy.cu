@@ -1,5 +1,5 @@
 #include "backend/cuda/cache_copy.h"
-#include "backend/cuda/device.h"
+#include "backend/cuda/launch.cuh"
 
 namespace gem::cuda {
 namespace {
@@ -34,14 +34,14 @@ __global__ void copy_kernel(const CacheLayer* layers, const CopiedLayer* copied,
 
 void gather_cache(const CacheLayer* layers, const CopiedLayer* copied, std::uint32_t layer_count,
                   std::uint32_t first, std::uint32_t count, __half* out, cudaStream_t stream) {
-  copy_kernel<true><<<dim3(count, layer_count), 256, 0, stream>>>(layers, copied, first, out);
+  launch(copy_kernel<true>, {dim3(count, layer_count), 256, 0, stream}, layers, copied, first, out);
   check_launch("copying a cache");
 }
 
 void scatter_cache(const CacheLayer* layers, const CopiedLayer* copied, std::uint32_t layer_count,
                    std::uint32_t first, std::uint32_t count, const __half* in, cudaStream_t stream) {
-  copy_kernel<false>
-      <<<dim3(count, layer_count), 256, 0, stream>>>(layers, copied, first, const_cast<__half*>(in));
+  launch(copy_kernel<false>, {dim3(count, layer_count), 256, 0, stream}, layers, copied, first,
+         const_cast<__half*>(in));
   check_launch("copying a cache");
 }
 

@@ -5,6 +5,7 @@
 #include "backend/cuda/decode_attention.cuh"
 #include "backend/cuda/decode_product.cuh"
 #include "backend/cuda/decode_rows.cuh"
+#include "backend/cuda/launch.cuh"
 
 namespace gem::cuda {
 namespace {
@@ -214,21 +215,17 @@ struct Round {
   // What a layer is and where the rows' caches of it lie, into shared memory: asked for a layer ahead.
   __device__ __forceinline__ void fetch(const DecodeJob& job, std::uint32_t layer) {
     if (layer >= job.layer_count) return;
-    const auto copy = [](void* to, const void* from) {
-      asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to)), "l"(from)
-                   : "memory");
-    };
     static_assert(sizeof(DecodeLayer) % 8 == 0 && sizeof(CacheLayer) == 24);
     const std::uint32_t thread = thread_index();
     if (thread < sizeof(DecodeLayer) / 8)
-      copy(reinterpret_cast<std::uint64_t*>(&s.layers[layer % 2]) + thread,
-           reinterpret_cast<const std::uint64_t*>(job.layers + layer) + thread);
+      copy8(reinterpret_cast<std::uint64_t*>(&s.layers[layer % 2]) + thread,
+            reinterpret_cast<const std::uint64_t*>(job.layers + layer) + thread);
     if (thread < min(job.row_count, kCachedRows) * 3)
-      copy(reinterpret_cast<std::uint64_t*>(s.caches[layer % 2]) + thread,
-           reinterpret_cast<const std::uint64_t*>(s.rows[thread / 3].layers + layer) + thread % 3);
+      copy8(reinterpret_cast<std::uint64_t*>(s.caches[layer % 2]) + thread,
+            reinterpret_cast<const std::uint64_t*>(s.rows[thread / 3].layers + layer) + thread % 3);
   }
   __device__ __forceinline__ void fetched() {
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    copies_wait_all();
   }
 
   // One product and what comes before it.
@@ -296,7 +293,7 @@ struct Round {
       // To the compiler the job is another one at every step: nothing that is derived from it is kept in
       // registers from one step to the next.
       const DecodeJob* job = &s.job;
-      asm volatile("" : "+l"(job));
+      renew(job);
       step(*job, o);
     }
   }
@@ -304,9 +301,9 @@ struct Round {
 
 template <int Pieces>
 __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_constant__ DecodeJob given) {
-  extern __shared__ __align__(128) std::uint8_t dynamic[];
-  __shared__ DecodeShared shared;
-  __shared__ float largest[kTeams][kTeamWarps];
+  std::uint8_t* dynamic = dynamic_shared();
+  DecodeShared& shared = block_shared<DecodeShared>();
+  float(&largest)[kTeams][kTeamWarps] = block_shared<float[kTeams][kTeamWarps]>();
   static_assert(sizeof(DecodeJob) % 8 == 0 && sizeof(DecodeJob) / 8 <= kThreads);
   if (threadIdx.x < sizeof(DecodeJob) / 8)
     reinterpret_cast<std::uint64_t*>(&shared.job)[threadIdx.x] =
@@ -347,7 +344,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
 }
 
 template <int Pieces>
-void launch(const DecodeJob& job, std::size_t shared, const DecodeLimits& limits, cudaStream_t stream) {
+void start(const DecodeJob& job, std::size_t shared, const DecodeLimits& limits, cudaStream_t stream) {
   static thread_local std::size_t allowed = 0;
   if (shared > allowed) {
     check(cudaFuncSetAttribute(decode_kernel<Pieces>, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -355,17 +352,8 @@ void launch(const DecodeJob& job, std::size_t shared, const DecodeLimits& limits
           "shared memory of the decode kernel");
     allowed = shared;
   }
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeCooperative;
-  attribute.val.cooperative = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(limits.processors);
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = shared;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  check(cudaLaunchKernelEx(&config, decode_kernel<Pieces>, job), "the decode kernel");
+  check(launch_resident(decode_kernel<Pieces>, {limits.processors, kThreads, shared, stream}, job),
+        "the decode kernel");
 }
 
 // Shared memory that a block may have beside what the kernel declares.
@@ -458,11 +446,11 @@ void decode(DecodeJob job, const DecodeLimits& limits, const DecodeSizes& sizes,
   }
   switch (pieces) {
     case 1:
-      return launch<1>(job, shared, limits, stream);
+      return start<1>(job, shared, limits, stream);
     case 2:
-      return launch<2>(job, shared, limits, stream);
+      return start<2>(job, shared, limits, stream);
     default:
-      return launch<4>(job, shared, limits, stream);
+      return start<4>(job, shared, limits, stream);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/cuda/decode_operand.cuh"
+#include "backend/cuda/launch.cuh"
 
 namespace gem::cuda {
 namespace {
@@ -58,13 +59,14 @@ __global__ void read_kernel(const __grid_constant__ DecodeJob job, OperandShape 
 }  // namespace
 
 void read_operand(const DecodeJob& job, const OperandShape& s, float* values, cudaStream_t stream) {
-  read_kernel<<<dim3((s.cols + 255) / 256, s.rows), 256, 0, stream>>>(job, s, values);
+  launch(read_kernel, {dim3((s.cols + 255) / 256, s.rows), 256, 0, stream}, job, s, values);
   check_launch("reading an operand");
 }
 
 void write_operand(const DecodeJob& job, const OperandShape& s, const float* values, float up,
                    cudaStream_t stream) {
-  write_kernel<<<dim3((s.chunks * kChunkCols + 1023) / 1024, s.rows), 256, 0, stream>>>(job, s, values, up);
+  launch(write_kernel, {dim3((s.chunks * kChunkCols + 1023) / 1024, s.rows), 256, 0, stream}, job, s, values,
+         up);
   check_launch("writing an operand");
 }
 

@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include "backend/cuda/decode.h"
+#include "backend/cuda/ptx.cuh"
 
 namespace gem::cuda {
 
@@ -33,40 +34,16 @@ struct DecodeShared {
   CacheLayer caches[2][kCachedRows];  // of the layer and the next
 };
 
-// The thread and block, read anew at every call: what is derived from them is not kept in registers through
-// the whole kernel (the compiler would, and spill).
-__device__ __forceinline__ std::uint32_t thread_index() {
-  std::uint32_t i;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i));
-  return i;
-}
-__device__ __forceinline__ std::uint32_t block_index() {
-  std::uint32_t i;
-  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
-  return i;
-}
-
-__device__ __forceinline__ unsigned shared_address(const void* p) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
-
-// Waits for `threads` threads of the block that name the same barrier (1 .. 15).
-__device__ __forceinline__ void group_sync(int barrier, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
 // Waits for every block of the grid; what they wrote is visible afterwards.
 __device__ __forceinline__ void grid_sync(unsigned* counter, unsigned& target) {
   __syncthreads();
   target += gridDim.x;
   if (thread_index() == 0) {
-    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
-    unsigned seen = 0;
+    add_release(counter);
     std::uint32_t spins = 0;
-    do {
-      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+    while (load_acquire(counter) < target) {
       if (++spins == 1u << 26) __trap();  // half a minute: some block has died
-    } while (seen < target);
+    }
   }
   __syncthreads();
 }
@@ -101,10 +78,6 @@ __device__ __forceinline__ float4 load4(const float* p) {
   return __ldcg(reinterpret_cast<const float4*>(p));
 }
 
-__device__ __forceinline__ void prefetch(const void* p) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-}
-
 // The result of a product: `pieces` partial sums of each part, [parts * pieces][rows][width]. While weights
 // stream in, a read takes microseconds, so up to `Batch` partial sums are asked for before the first is used.
 struct Parts {
@@ -112,24 +85,6 @@ struct Parts {
   std::uint32_t parts, rows, width;
 };
 
-// Loads that keep their order, so that addresses are made one after the other and need few registers. Zero
-// where not wanted.
-__device__ __forceinline__ void load_if(bool wanted, const float* p, float& v) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\nmov.f32 %0, 0f00000000;\n@p ld.global.cg.f32 %0, [%1];\n}"
-      : "=f"(v)
-      : "l"(p), "r"(static_cast<unsigned>(wanted))
-      : "memory");
-}
-__device__ __forceinline__ void load_if(bool wanted, const float* p, float4& v) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\nmov.f32 %0, 0f00000000;\nmov.f32 %1, 0f00000000;\nmov.f32 "
-      "%2, "
-      "0f00000000;\nmov.f32 %3, 0f00000000;\n@p ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];\n}"
-      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-      : "l"(p), "r"(static_cast<unsigned>(wanted))
-      : "memory");
-}
 __device__ __forceinline__ float add(float a, float b) {
   return a + b;
 }
@@ -179,13 +134,6 @@ struct PartSum {
     return sum;
   }
 };
-
-__device__ __forceinline__ void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 __device__ __forceinline__ float gelu_tanh(float x) {
   constexpr float kRootTwoOverPi = 0.79788456080286535588f;

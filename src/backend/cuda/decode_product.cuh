@@ -98,15 +98,6 @@ struct Fragment<Format::kH16> {
 
 // ---- the ring of copies
 
-#if __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void slot_init(std::uint64_t* barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)));
-}
-__device__ __forceinline__ void slots_ready() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-#endif
-
 // Chunks that a slot of the ring takes at once; no division: slots are a few chunks of the smallest format.
 __device__ __forceinline__ std::uint32_t chunks_of_slot(Format format, std::uint32_t slot_bytes) {
   const std::uint32_t chunk = chunk_bytes(format);
@@ -210,7 +201,7 @@ struct Cursor {
       if (left == 0) next_tile();
     }
 #if __CUDA_ARCH__ < 900
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    copies_commit();
 #endif
     if (++slot == slots) slot = 0;
   }
@@ -234,21 +225,10 @@ struct Cursor {
   __device__ __forceinline__ void copy(const std::uint8_t* source, std::uint32_t bytes) {
     std::uint8_t* to = ring + slot * slot_bytes;
 #if __CUDA_ARCH__ >= 900
-    if (lane == 0) {
-      const unsigned barrier = shared_address(barriers + slot);
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-                   : "memory");
-      asm volatile(
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-              shared_address(to)),
-          "l"(source), "r"(bytes), "r"(barrier)
-          : "memory");
-    }
+    if (lane == 0) slot_copy(barriers + slot, to, source, bytes);
 #else
 #pragma unroll 1
-    for (std::uint32_t i = lane * 16; i < bytes; i += 512)
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to + i)), "l"(source + i)
-                   : "memory");
+    for (std::uint32_t i = lane * 16; i < bytes; i += 512) copy16(to + i, source + i);
 #endif
   }
 };
@@ -270,39 +250,34 @@ struct Reader {
   __device__ __forceinline__ void wait(std::uint64_t* barriers, std::uint32_t slots) const {
 #if __CUDA_ARCH__ >= 900
     static_cast<void>(slots);
-    asm volatile(
-        "{\n.reg .pred p;\nagain: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra done;\nbra "
-        "again;\n"
-        "done:\n}" ::"r"(shared_address(barriers + slot)),
-        "r"(parity)
-        : "memory");
+    slot_wait(barriers + slot, parity);
 #else
     static_cast<void>(barriers);
     // As many groups are under way as there are slots; the oldest must have ended.
     switch (slots) {
       case 1:
-        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        copies_wait<0>();
         break;
       case 2:
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        copies_wait<1>();
         break;
       case 3:
-        asm volatile("cp.async.wait_group 2;" ::: "memory");
+        copies_wait<2>();
         break;
       case 4:
-        asm volatile("cp.async.wait_group 3;" ::: "memory");
+        copies_wait<3>();
         break;
       case 5:
-        asm volatile("cp.async.wait_group 4;" ::: "memory");
+        copies_wait<4>();
         break;
       case 6:
-        asm volatile("cp.async.wait_group 5;" ::: "memory");
+        copies_wait<5>();
         break;
       case 7:
-        asm volatile("cp.async.wait_group 6;" ::: "memory");
+        copies_wait<6>();
         break;
       default:
-        asm volatile("cp.async.wait_group 7;" ::: "memory");
+        copies_wait<7>();
         break;
     }
     __syncwarp();
@@ -472,7 +447,6 @@ __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::
                                      std::uint8_t* region, float* reduce, std::uint32_t o,
                                      std::uint32_t pass_rows, float* out, std::uint32_t out_rows,
                                      std::uint32_t first_row) {
-  const DecodeJob& job = s.job;
   const DecodeOp& op = ops[o];
   const MyPart part = my_part<Tiles>(op);
   const Operand x = shared_operand<Tiles>(region, part, pass_rows);

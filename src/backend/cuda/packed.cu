@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/packed.h"
 #include "backend/cuda/rows.h"
 
@@ -248,16 +249,16 @@ PackedMatrix Packer::pack(const Matrix& m) {
     const dim3 grid((packed.chunks + 3) / 4, tiles);
     switch (packed.format) {
       case Format::kQ4:
-        pack_blocks<Format::kQ4><<<grid, 128, 0, stream_>>>(raw_[slot].data(), row_bytes, first, m.rows,
-                                                            m.cols, packed.chunks, packed.data.data());
+        launch(pack_blocks<Format::kQ4>, {grid, 128, 0, stream_}, raw_[slot].data(), row_bytes, first, m.rows,
+               m.cols, packed.chunks, packed.data.data());
         break;
       case Format::kQ8:
-        pack_blocks<Format::kQ8><<<grid, 128, 0, stream_>>>(raw_[slot].data(), row_bytes, first, m.rows,
-                                                            m.cols, packed.chunks, packed.data.data());
+        launch(pack_blocks<Format::kQ8>, {grid, 128, 0, stream_}, raw_[slot].data(), row_bytes, first, m.rows,
+               m.cols, packed.chunks, packed.data.data());
         break;
       case Format::kH16:
-        pack_floats<<<grid, 128, 0, stream_>>>(reinterpret_cast<const float*>(raw_[slot].data()), first,
-                                               m.rows, m.cols, packed.chunks, packed.data.data());
+        launch(pack_floats, {grid, 128, 0, stream_}, reinterpret_cast<const float*>(raw_[slot].data()), first,
+               m.rows, m.cols, packed.chunks, packed.data.data());
         break;
     }
     check_launch("packing weights");
@@ -268,16 +269,15 @@ PackedMatrix Packer::pack(const Matrix& m) {
 
 void gather_rows(const PackedMatrix& m, const RowInfo* rows, std::uint32_t count, float multiplier,
                  float* out, cudaStream_t stream) {
-  gather<<<dim3((m.cols + 255) / 256, count), 256, 0, stream>>>(
-      m.format, m.data.data(), chunk_bytes(m.format), m.chunks, m.cols, rows, multiplier, out);
+  launch(gather, {dim3((m.cols + 255) / 256, count), 256, 0, stream}, m.format, m.data.data(),
+         chunk_bytes(m.format), m.chunks, m.cols, rows, multiplier, out);
   check_launch("gather");
 }
 
 void expand_bf16(const PackedMatrix& m, std::uint16_t* out, cudaStream_t stream) {
   const std::uint64_t warps = std::uint64_t{m.tiles} * m.chunks;
-  expand<<<static_cast<unsigned>((warps + 3) / 4), 128, 0, stream>>>(
-      m.format, m.data.data(), chunk_bytes(m.format), m.chunks, m.rows, m.cols,
-      reinterpret_cast<__nv_bfloat16*>(out));
+  launch(expand, {static_cast<unsigned>((warps + 3) / 4), 128, 0, stream}, m.format, m.data.data(),
+         chunk_bytes(m.format), m.chunks, m.rows, m.cols, reinterpret_cast<__nv_bfloat16*>(out));
   check_launch("expand");
 }
 

@@ -3,36 +3,13 @@
 
 #include <algorithm>
 
-#include "backend/cuda/device.h"
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/prompt.h"
+#include "backend/cuda/ptx.cuh"
 
 namespace gem::cuda {
 namespace {
 
-__device__ inline unsigned shared_address(const void* p) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
-__device__ inline void copy16(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
-}
-__device__ inline void copies_commit() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int Pending>
-__device__ inline void copies_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
-}
-__device__ inline void load_matrices(unsigned (&r)[4], const void* p) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(p)));
-}
-__device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 __device__ inline unsigned pack_half(float a, float b) {
   const __half2 h = __floats2half2_rn(a, b);
   return *reinterpret_cast<const unsigned*>(&h);
@@ -56,7 +33,7 @@ __global__ void __launch_bounds__(4 * WN * 32)
   constexpr int kWarps = 4 * WN;
   constexpr int kKeyTiles = BK / 8 / WN;  // column tiles of the scores of a warp
   constexpr int kOutTiles = D / 8 / WN;   // column tiles of the sums of a warp
-  extern __shared__ __align__(128) std::uint8_t shared[];
+  std::uint8_t* shared = dynamic_shared();
   __half* q = reinterpret_cast<__half*>(shared);            // [64][D]
   __half* keys = q + 64 * D;                                // two of [BK][D]
   __half* values = keys + 2 * BK * D;                       // two of [D][BK]
@@ -280,8 +257,8 @@ void run(const float* query, const RowInfo* rows, const PromptTile* tiles, std::
     return true;
   }();
   (void)ready;
-  attend_kernel<D, BK, WN><<<dim3(tile_count, shape.heads), 4 * WN * 32, kShared, stream>>>(
-      query, rows, tiles, layer, shape, window, out);
+  launch(attend_kernel<D, BK, WN>, {dim3(tile_count, shape.heads), 4 * WN * 32, kShared, stream}, query, rows,
+         tiles, layer, shape, window, out);
   check_launch("prompt attention");
 }
 

@@ -3,8 +3,9 @@
 
 #include <algorithm>
 
-#include "backend/cuda/device.h"
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/prompt.h"
+#include "backend/cuda/ptx.cuh"
 
 namespace gem::cuda {
 namespace {
@@ -14,7 +15,7 @@ constexpr int kThreads = 256;
 // The sum over the block in a fixed order; every thread gets it.
 template <int Threads>
 __device__ float block_sum(float x) {
-  __shared__ float shared[Threads / 32];
+  float(&shared)[Threads / 32] = block_shared<float[Threads / 32]>();
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
@@ -166,33 +167,33 @@ __global__ void __launch_bounds__(kHeadThreads)
 
 void norm_to_bf16(const float* x, std::uint32_t rows, std::uint32_t width, const float* weight, float epsilon,
                   std::uint16_t* out, cudaStream_t stream) {
-  norm_kernel<<<rows, kThreads, 0, stream>>>(x, width, weight, epsilon, out);
+  launch(norm_kernel, {rows, kThreads, 0, stream}, x, width, weight, epsilon, out);
   check_launch("prompt norm");
 }
 
 void activate_bf16(const float* both, std::uint32_t rows, std::uint32_t width, std::uint16_t* out,
                    cudaStream_t stream) {
-  activate_kernel<<<dim3((width + 1023) / 1024, rows), 256, 0, stream>>>(both, width, out);
+  launch(activate_kernel, {dim3((width + 1023) / 1024, rows), 256, 0, stream}, both, width, out);
   check_launch("prompt activation");
 }
 
 void to_bf16(const float* x, std::size_t count, std::uint16_t* out, cudaStream_t stream) {
-  to_bf16_kernel<<<static_cast<unsigned>((count + 255) / 256), 256, 0, stream>>>(
-      x, count, reinterpret_cast<__nv_bfloat16*>(out));
+  launch(to_bf16_kernel, {static_cast<unsigned>((count + 255) / 256), 256, 0, stream}, x, count,
+         reinterpret_cast<__nv_bfloat16*>(out));
   check_launch("to_bf16");
 }
 
 void add_branch(const float* branch, std::uint32_t rows, std::uint32_t width, const float* weight,
                 float scale, float epsilon, float* residual, cudaStream_t stream) {
-  add_kernel<<<rows, kThreads, 0, stream>>>(branch, width, weight, scale, epsilon, residual);
+  launch(add_kernel, {rows, kThreads, 0, stream}, branch, width, weight, scale, epsilon, residual);
   check_launch("prompt residual");
 }
 
 void prepare_heads(const float* qkv, std::uint32_t count, std::uint32_t width, const RowInfo* rows,
                    std::uint32_t layer, const HeadShape& shape, const float* q_weight, const float* k_weight,
                    const double* frequencies, float epsilon, float* query, cudaStream_t stream) {
-  heads_kernel<<<dim3(shape.heads + 2 * shape.kv_heads, count), kHeadThreads, 0, stream>>>(
-      qkv, width, rows, layer, shape, q_weight, k_weight, frequencies, epsilon, query);
+  launch(heads_kernel, {dim3(shape.heads + 2 * shape.kv_heads, count), kHeadThreads, 0, stream}, qkv, width,
+         rows, layer, shape, q_weight, k_weight, frequencies, epsilon, query);
   check_launch("prompt heads");
 }
 

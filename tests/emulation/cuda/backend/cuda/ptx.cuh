@@ -1,0 +1,126 @@
+// backend/cuda/ptx.cuh for the emulated device.
+#pragma once
+
+#include <cuda_fp16.h>
+
+namespace gem::cuda {
+
+inline std::uint32_t thread_index() {
+  return threadIdx.x;
+}
+inline std::uint32_t block_index() {
+  return blockIdx.x;
+}
+template <typename T>
+void renew(const T*&) {}
+
+inline std::uint8_t* dynamic_shared() {
+  return emulation::dynamic_shared();
+}
+template <typename T>
+T& block_shared() {
+  return *static_cast<T*>(emulation::block_shared(typeid(T), sizeof(T)));
+}
+
+inline void group_sync(int barrier, int threads) {
+  emulation::block_barrier(barrier, static_cast<unsigned>(threads));
+}
+inline void add_release(unsigned* counter) {
+  ++*counter;
+}
+inline unsigned load_acquire(const unsigned* counter) {
+  const unsigned seen = *counter;
+  emulation::give_way();
+  return seen;
+}
+
+inline void prefetch(const void*) {}
+inline void load_if(bool wanted, const float* p, float& v) {
+  v = wanted ? *p : 0.0f;
+}
+inline void load_if(bool wanted, const float* p, float4& v) {
+  v = wanted ? *reinterpret_cast<const float4*>(p) : make_float4(0, 0, 0, 0);
+}
+
+inline void copy8(void* to, const void* from) {
+  emulation::copy_later(to, from, 8);
+}
+inline void copy16(void* to, const void* from) {
+  emulation::copy_later(to, from, 16);
+}
+inline void copies_commit() {
+  emulation::copies_commit();
+}
+template <int Pending>
+void copies_wait() {
+  emulation::copies_wait(Pending);
+}
+inline void copies_wait_all() {
+  emulation::copies_commit();
+  emulation::copies_wait(0);
+}
+inline void slot_init(std::uint64_t* barrier) {
+  emulation::slot_init(barrier);
+}
+inline void slots_ready() {}
+inline void slot_copy(std::uint64_t* barrier, void* to, const void* from, std::uint32_t bytes) {
+  emulation::slot_copy(barrier, to, from, bytes);
+}
+inline void slot_wait(std::uint64_t* barrier, unsigned parity) {
+  emulation::slot_wait(barrier, parity);
+}
+
+// The value of one of a register's two halves.
+inline float half_of(unsigned pair, int which) {
+  return f16_to_f32(static_cast<std::uint16_t>(which == 0 ? pair : pair >> 16));
+}
+
+// Rows of A are lane / 4 and 8 later, its columns 2 (lane % 4), the next, and those 8 later; B has its column
+// at lane / 4, c its columns at 2 (lane % 4). (PTX ISA, "Matrix Fragments for mma.m16n8k16".)
+inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  struct Mine {
+    float* c;
+    const unsigned* a;
+    unsigned b[2];
+  };
+  Mine mine = {c, a, {b0, b1}};
+  emulation::warp_meet(~0u, &mine, [](emulation::Brought all) {
+    float left[16][16];
+    float right[16][8];
+    for (int l = 0; l < 32; ++l) {
+      const Mine& m = *static_cast<const Mine*>(all[static_cast<std::size_t>(l)]);
+      for (int i = 0; i < 4; ++i) {
+        for (int h = 0; h < 2; ++h)
+          left[l / 4 + i % 2 * 8][l % 4 * 2 + h + i / 2 * 8] = half_of(m.a[i], h);
+      }
+      for (int i = 0; i < 2; ++i) {
+        for (int h = 0; h < 2; ++h) right[l % 4 * 2 + h + i * 8][l / 4] = half_of(m.b[i], h);
+      }
+    }
+    for (int l = 0; l < 32; ++l) {
+      const Mine& m = *static_cast<const Mine*>(all[static_cast<std::size_t>(l)]);
+      for (int i = 0; i < 4; ++i) {
+        float sum = m.c[i];
+        for (int k = 0; k < 16; ++k) sum += left[l / 4 + i / 2 * 8][k] * right[k][l % 4 * 2 + i % 2];
+        m.c[i] = sum;
+      }
+    }
+  });
+}
+inline void load_matrices(unsigned (&r)[4], const void* row) {
+  struct Mine {
+    unsigned* r;
+    const void* row;
+  };
+  Mine mine = {r, row};
+  emulation::warp_meet(~0u, &mine, [](emulation::Brought all) {
+    for (std::size_t l = 0; l < 32; ++l) {
+      for (std::size_t i = 0; i < 4; ++i) {
+        const void* from = static_cast<const Mine*>(all[i * 8 + l / 4])->row;
+        static_cast<const Mine*>(all[l])->r[i] = static_cast<const unsigned*>(from)[l % 4];
+      }
+    }
+  });
+}
+
+}  // namespace gem::cuda

@@ -119,7 +119,7 @@ function(gem_test_emulated_cuda)
   set_source_files_properties(${kernels} TARGET_DIRECTORY gem_cuda_emulated PROPERTIES LANGUAGE CXX)
   gem_compile_options(gem_cuda_emulated)
   # The device compiler lets a register be looked at as another type, and as a float4 where it is four floats.
-  target_compile_options(gem_cuda_emulated PRIVATE -fno-strict-aliasing -x c++ -w -O2)
+  target_compile_options(gem_cuda_emulated PRIVATE -fno-strict-aliasing -x c++ -w)
   target_compile_definitions(gem_cuda_emulated PRIVATE GEM_CUDA_ARCHS="90a" __CUDA_ARCH__=900)
   target_include_directories(gem_cuda_emulated BEFORE PUBLIC ${CMAKE_SOURCE_DIR}/tests/emulation/cuda)
   target_include_directories(gem_cuda_emulated PUBLIC ${CMAKE_SOURCE_DIR}/src)

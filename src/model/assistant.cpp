@@ -95,18 +95,20 @@ std::vector<float> run_chain_step(Backend& backend, const Geometry& geometry,
     hidden.insert(hidden.end(), row.hidden.begin(), row.hidden.end());
   }
   backend.begin({spans, tokens, {}, all, all, hidden});
-  backend.embed();
-  for (std::uint32_t l = 0; l < geometry.layers.size(); ++l) {
-    backend.attn_input(l);
-    backend.qk_prep(l);
-    backend.attention(l);
-    backend.attn_output(l);
-    backend.ffn_input(l);
-    backend.ffn_output(l);
+  if (!backend.run_all()) {
+    backend.embed();
+    for (std::uint32_t l = 0; l < geometry.layers.size(); ++l) {
+      backend.attn_input(l);
+      backend.qk_prep(l);
+      backend.attention(l);
+      backend.attn_output(l);
+      backend.ffn_input(l);
+      backend.ffn_output(l);
+    }
+    backend.final_norm();
+    backend.head();
+    backend.post_project();
   }
-  backend.final_norm();
-  backend.head();
-  backend.post_project();
   return backend.read(Activation::kNext);
 }
 

@@ -38,7 +38,7 @@ TEST_P(CudaPacked, RowsAreThoseOfTheHost) {
     DeviceArray<RowInfo> device_infos;
     device_infos.upload(infos, stream);
     DeviceArray<float> out(std::size_t{rows} * cols);
-    gather_rows(packed, device_infos.data(), rows, 1.0f, out.data(), stream);
+    gather_rows(packed, device_infos.data(), rows, 1.0f, out.data(), cols, stream);
     const std::vector<float> found = out.download(out.size(), stream);
     std::size_t wrong = 0;
     for (std::uint32_t r = 0; r < rows; ++r) {

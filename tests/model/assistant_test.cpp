@@ -9,6 +9,7 @@
 #include <map>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cuda/cuda.h"
 #include "backend/oracle/oracle.h"
 #include "base/error.h"
 #include "base/numbers.h"
@@ -117,7 +118,7 @@ TEST(Assistant, ManifestHas49Tensors) {
   EXPECT_EQ(make_manifest(golden_assistant()).size(), 49u);
 }
 
-TEST(Assistant, ChainsEqualTheGoldens) {
+void expect_the_golden_chains(BackendKind kind, double bound) {
   GEM_GOLDEN_OR_SKIP(target_path, "models/dense-a/model.safetensors");
   GEM_GOLDEN_OR_SKIP(assistant_path, "models/dense-a/assistant/model.safetensors");
   GEM_GOLDEN_OR_SKIP(chain_path, "models/dense-a/assistant/expected-chain.safetensors");
@@ -139,61 +140,70 @@ TEST(Assistant, ChainsEqualTheGoldens) {
   for (const std::int64_t id : reference.at("input_ids").integers())
     ids.push_back(static_cast<std::int32_t>(id));
 
-  for (const bool oracle : {true, false}) {
-    const auto backend = oracle ? make_oracle_backend(target.geometry, target_weights)
-                                : make_cpu_backend(target.geometry, target_weights, 2);
-    const auto drafter = backend->new_assistant(assistant.geometry, weights, {});
-    const double bound = oracle ? 1e-3 : 5e-3;
-    for (const std::uint32_t n : {12u, 40u, 77u}) {
-      const auto cache = backend->new_cache(KvPlan::make(target.geometry, n, n));
-      const Span span[] = {{cache.get(), std::span(ids).first(n), {}, Wanted::kLast, Wanted::kLast}};
-      run_round(*backend, target.geometry.layers.size(), span);
-      const auto tag = std::to_string(n);
-      const std::vector<std::int64_t> tokens = expected.at("tokens_" + tag).integers();
-      const std::vector<float> logits = expected.at("logits_" + tag).floats();
-      const std::vector<float> rows = expected.at("hidden_" + tag).floats();
-      const auto compare = [&](std::span<const float> found, std::span<const float> wanted, const char* what,
-                               std::size_t step) {
-        ASSERT_EQ(found.size(), wanted.size());
-        double worst = 0;
-        for (std::size_t i = 0; i < found.size(); ++i)
-          worst = std::max(worst, std::fabs(double{found[i]} - double{wanted[i]}));
-        EXPECT_LE(worst, bound) << what << " after " << n << ", step " << step << ", oracle " << oracle;
-      };
-      std::vector<float> hidden = backend->read(Activation::kFinal);
-      compare(hidden, std::span(rows).first(128), "hidden", 0);
-      const std::span<const float> last = backend->logits(0);
-      std::int64_t token = std::max_element(last.begin(), last.end()) - last.begin();
-      for (std::size_t step = 0; step < 7; ++step) {
-        EXPECT_EQ(token, tokens[step]) << "after " << n << ", step " << step;
-        const ChainRow row[] = {{cache.get(), n, static_cast<std::int32_t>(token), hidden}};
-        hidden = run_chain_step(*drafter, assistant.geometry, row);
-        const std::span<const float> found = drafter->logits(0);
-        compare(found, std::span(logits).subspan(step * 1024, 1024), "logits", step + 1);
-        compare(hidden, std::span(rows).subspan((step + 1) * 128, 128), "hidden", step + 1);
-        token = std::max_element(found.begin(), found.end()) - found.begin();
-      }
-      EXPECT_EQ(token, tokens[7]);
-      EXPECT_EQ(cache->length(), n) << "the chain only reads";
+  const auto backend = kind == BackendKind::kOracle ? make_oracle_backend(target.geometry, target_weights)
+                       : kind == BackendKind::kCuda ? make_cuda_backend(target.geometry, target_weights)
+                                                    : make_cpu_backend(target.geometry, target_weights, 2);
+  const auto drafter = backend->new_assistant(assistant.geometry, weights, {});
+  for (const std::uint32_t n : {12u, 40u, 77u}) {
+    const auto cache = backend->new_cache(KvPlan::make(target.geometry, n, n, choose_kv_type(*backend, {})));
+    const Span span[] = {{cache.get(), std::span(ids).first(n), {}, Wanted::kLast, Wanted::kLast}};
+    run_round(*backend, target.geometry.layers.size(), span);
+    const auto tag = std::to_string(n);
+    const std::vector<std::int64_t> tokens = expected.at("tokens_" + tag).integers();
+    const std::vector<float> logits = expected.at("logits_" + tag).floats();
+    const std::vector<float> rows = expected.at("hidden_" + tag).floats();
+    const auto compare = [&](std::span<const float> found, std::span<const float> wanted, const char* what,
+                             std::size_t step) {
+      ASSERT_EQ(found.size(), wanted.size());
+      double worst = 0;
+      for (std::size_t i = 0; i < found.size(); ++i)
+        worst = std::max(worst, std::fabs(double{found[i]} - double{wanted[i]}));
+      EXPECT_LE(worst, bound) << what << " after " << n << ", step " << step;
+    };
+    std::vector<float> hidden = backend->read(Activation::kFinal);
+    compare(hidden, std::span(rows).first(128), "hidden", 0);
+    const std::span<const float> last = backend->logits(0);
+    std::int64_t token = std::max_element(last.begin(), last.end()) - last.begin();
+    for (std::size_t step = 0; step < 7; ++step) {
+      EXPECT_EQ(token, tokens[step]) << "after " << n << ", step " << step;
+      const ChainRow row[] = {{cache.get(), n, static_cast<std::int32_t>(token), hidden}};
+      hidden = run_chain_step(*drafter, assistant.geometry, row);
+      const std::span<const float> found = drafter->logits(0);
+      compare(found, std::span(logits).subspan(step * 1024, 1024), "logits", step + 1);
+      compare(hidden, std::span(rows).subspan((step + 1) * 128, 128), "hidden", step + 1);
+      token = std::max_element(found.begin(), found.end()) - found.begin();
     }
+    EXPECT_EQ(token, tokens[7]);
+    EXPECT_EQ(cache->length(), n) << "the chain only reads";
   }
 }
 
+TEST(Assistant, ChainsEqualTheGoldens) {
+  expect_the_golden_chains(BackendKind::kOracle, 1e-3);
+  expect_the_golden_chains(BackendKind::kCpu, 5e-3);
+}
+
+// Keys and values in f16.
+TEST(Assistant, CudaChainsEqualTheGoldens) {
+  if (cuda_devices().empty()) GTEST_SKIP() << "no CUDA device";
+  expect_the_golden_chains(BackendKind::kCuda, 2e-2);
+}
+
 // Rows of several chains in one pass give the bits that each gives alone.
-TEST(Assistant, ChainsTogetherEqualAlone) {
+void expect_chains_together_as_alone(BackendKind kind) {
   const std::string models = std::string(GEM_SOURCE_DIR) + "/models/";
   const auto model = Model::load(models + "gem-demo.gguf");
   const auto assistant = Assistant::load(models + "mtp-gem-demo.gguf", *model);
-  const auto backend = make_backend(BackendKind::kCpu, *model, 2);
+  const auto backend = make_backend(kind, *model, 2);
   const auto drafter = make_assistant_backend(*backend, *assistant);
   const Geometry& g = model->geometry();
   std::vector<std::unique_ptr<KvCache>> caches;
   std::vector<std::vector<float>> hidden;
   for (const std::uint32_t n : {3u, 150u, 40u}) {
-    caches.push_back(backend->new_cache(KvPlan::make(g, n, n)));
+    caches.push_back(backend->new_cache(KvPlan::make(g, n, n, choose_kv_type(*backend, {}))));
     std::vector<std::int32_t> ids(n);
     for (std::uint32_t i = 0; i < n; ++i) ids[i] = static_cast<std::int32_t>(500 + (i * 37 + n) % 3000);
-    const Span span[] = {{caches.back().get(), ids, {}, Wanted::kNothing, Wanted::kLast}};
+    const Span span[] = {{caches.back().get(), ids, {}, Wanted::kNothing, Wanted::kLast, true}};
     run_round(*backend, g.layers.size(), span);
     hidden.push_back(backend->read(Activation::kFinal));
   }
@@ -212,6 +222,14 @@ TEST(Assistant, ChainsTogetherEqualAlone) {
     EXPECT_TRUE(std::equal(next[i].begin(), next[i].end(),
                            together.begin() + static_cast<std::ptrdiff_t>(i * g.hidden)));
   }
+}
+
+TEST(Assistant, ChainsTogetherEqualAlone) {
+  expect_chains_together_as_alone(BackendKind::kCpu);
+}
+TEST(Assistant, CudaChainsTogetherEqualAlone) {
+  if (cuda_devices().empty()) GTEST_SKIP() << "no CUDA device";
+  expect_chains_together_as_alone(BackendKind::kCuda);
 }
 
 std::string refusal(const std::function<void()>& what) {

@@ -137,7 +137,8 @@ std::vector<float> CudaBackend::read(Activation which) const {
     case Activation::kLogits:
       return logits_.download(std::size_t{logit_count_} * g_.vocab, stream_);
     case Activation::kNext:
-      break;  // assistants do not run here yet
+      wait("a chain's step");
+      return {next_host_.data(), next_host_.data() + std::size_t{finals_} * g_.backbone};
   }
   fail(ErrorCode::kFailed, "no such activation");
 }

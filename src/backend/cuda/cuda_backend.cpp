@@ -15,12 +15,14 @@ constexpr std::size_t kSmallestRound = 64 << 10;  // bytes of a round's descript
 
 }  // namespace
 
-CudaBackend::CudaBackend(const Geometry& geometry, const Weights& weights, const CudaDevice& device)
+CudaBackend::CudaBackend(const Geometry& geometry, const Weights& weights, const CudaDevice& device,
+                         const DeviceModel* target)
     : g_(geometry),
       weights_(weights),
       device_(device),
       limits_(DecodeLimits::of(device.id)),
-      model_(geometry, limits_) {}
+      model_(geometry, limits_),
+      target_(target) {}
 
 std::string CudaBackend::description() const {
   return fmt::format("cuda ({})", device_.name);
@@ -29,6 +31,11 @@ std::string CudaBackend::description() const {
 std::unique_ptr<KvCache> CudaBackend::new_cache(const KvPlan& plan) {
   check(cudaSetDevice(device_.id), "choosing the device");
   return std::make_unique<CudaCache>(plan, g_, stream_);
+}
+
+std::unique_ptr<Backend> CudaBackend::new_assistant(const Geometry& geometry, const Weights& weights,
+                                                    ReleaseWeights) {
+  return std::make_unique<CudaBackend>(geometry, weights, device_, &model_);
 }
 
 std::span<const KvType> CudaBackend::kv_types() const {
@@ -53,7 +60,9 @@ CudaBackend::RoundSizes CudaBackend::sizes_of(std::uint32_t decode_rows, std::ui
   for (std::size_t i = 0; i < g_.layers.size(); ++i) {
     const std::uint32_t width = g_.query_width(i);
     query = std::max<std::size_t>(query, width);
-    qkv = std::max<std::size_t>(qkv, width + g_.kv_width(i) * (g_.layers[i].value_from_key ? 1u : 2u));
+    const LayerGeometry& layer = g_.layers[i];
+    const std::uint32_t own = layer.kv_source ? 0u : layer.value_from_key ? 1u : 2u;
+    qkv = std::max<std::size_t>(qkv, width + g_.kv_width(i) * own);
     branch = std::max(branch, parts(width));
     steps = std::max(steps, chunks(width));
     slices = std::max(slices, parts(width) * kSlices);
@@ -85,13 +94,17 @@ CudaBackend::RoundSizes CudaBackend::sizes_of(std::uint32_t decode_rows, std::ui
   n.finals = std::size_t{final_rows} * g_.hidden;
   n.head = parts(g_.hidden) * pieces * std::min(logit_rows, in_pass) * g_.vocab;
   n.logits = std::size_t{logit_rows} * g_.vocab;
+  if (is_assistant()) {
+    n.pairs = std::size_t{decode_rows} * 2 * g_.backbone;
+    n.next = std::size_t{final_rows} * g_.backbone;
+  }
   return n;
 }
 
 std::uint64_t CudaBackend::RoundSizes::bytes() const {
   const std::size_t floats = residual + query + between + qkv + branch + both + operand + operand_sums +
                              operand_scales + sums + 2 * turns + 2 * stats + prompt_qkv + prompt_both +
-                             prompt_hidden + finals + head + logits;
+                             prompt_hidden + finals + head + logits + pairs + next;
   return floats * sizeof(float) + (prompt_hidden + prompt_attended + prompt_activated + expanded) * 2;
 }
 
@@ -128,6 +141,7 @@ void CudaBackend::begin(const RoundRows& round) {
   order_.assign(rows_, 0);
   row_host_.assign(rows_, {});
   tiles_host_.clear();
+  sources_.clear();
   units_[0] = units_[1] = 0;
   std::uint32_t r = 0;
   std::uint32_t next_decode = 0;
@@ -145,12 +159,17 @@ void CudaBackend::begin(const RoundRows& round) {
       info.position = span.position + i;
       info.layers = cache->layers();
       info.span_first = first;
+      info.last_key = is_assistant() ? cache->length() - 1 : info.position;
       if (span.prompt) continue;
+      for (const LayerGeometry& l : g_.layers) {
+        if (l.kv_source) sources_.push_back(cache->layer(*l.kv_source));
+      }
       for (int kind = 0; kind < 2; ++kind) {
         if (model_.head_dims[kind] == 0) continue;
         info.first_unit[kind] = units_[kind];
-        units_[kind] +=
-            key_chunks(info.position, kind == 0 ? g_.window : 0, key_block(model_.head_dims[kind])).count;
+        units_[kind] += key_chunks(first_key(info.position, kind == 0 ? g_.window : 0), info.last_key,
+                                   key_block(model_.head_dims[kind]))
+                            .count;
       }
     }
   }
@@ -160,6 +179,7 @@ void CudaBackend::begin(const RoundRows& round) {
   logit_rows_.assign(round.logit_rows.begin(), round.logit_rows.end());
   logit_count_ = static_cast<std::uint32_t>(logit_rows_.size());
   embeddings_ = round.embeddings;
+  hidden_ = round.hidden;
   reserve();
   upload_round();
 }
@@ -189,6 +209,9 @@ void CudaBackend::reserve() {
   head_.reserve(n.head);
   logits_.reserve(n.logits);
   logits_host_.reserve(n.logits);
+  pairs_.reserve(n.pairs);
+  next_.reserve(n.next);
+  next_host_.reserve(n.next);
 }
 
 void CudaBackend::upload_round() {
@@ -205,6 +228,7 @@ void CudaBackend::upload_round() {
   const std::size_t tiles = place(tiles_host_.size() * sizeof(PromptTile));
   const std::size_t finals = place(finals_ * sizeof(std::uint32_t));
   const std::size_t logits = place(logit_count_ * sizeof(std::uint32_t));
+  const std::size_t sources = place(sources_.size() * sizeof(CacheLayer));
   round_host_.reserve(std::max(bytes, kSmallestRound));
   round_device_.reserve(std::max(bytes, kSmallestRound));
   std::memset(round_host_.data() + barrier, 0, sizeof(unsigned));
@@ -212,6 +236,11 @@ void CudaBackend::upload_round() {
     if (!values.empty())
       std::memcpy(round_host_.data() + at, values.data(), values.size() * sizeof(values[0]));
   };
+  if (is_assistant()) {
+    const auto* tables = reinterpret_cast<const CacheLayer*>(round_device_.data() + sources);
+    for (std::uint32_t r = 0; r < rows_; ++r) row_host_[r].layers = tables + r * g_.layers.size();
+  }
+  fill(sources, sources_);
   fill(rows, row_host_);
   fill(tiles, tiles_host_);
   fill(finals, final_host_);
@@ -271,7 +300,19 @@ void CudaBackend::run_stage(std::uint32_t layer, std::uint32_t phases) {
 }
 
 void CudaBackend::embed() {
-  gather_rows(model_.table, rows_device_, rows_, g_.embedding_multiplier, residual_.data(), stream_);
+  if (is_assistant()) {
+    // The target's embedding of the token, then the target's hidden row.
+    const std::size_t row = std::size_t{g_.backbone} * sizeof(float);
+    gather_rows(target_->table, rows_device_, rows_, weights_.target_multiplier, pairs_.data(),
+                2 * g_.backbone, stream_);
+    check(cudaMemcpy2DAsync(pairs_.data() + g_.backbone, 2 * row, hidden_.data(), row, row, rows_,
+                            cudaMemcpyHostToDevice, stream_),
+          "upload");
+    multiply_rows(model_.pre, pairs_.data(), rows_, residual_.data(), stream_);
+    return;
+  }
+  gather_rows(model_.table, rows_device_, rows_, g_.embedding_multiplier, residual_.data(), g_.hidden,
+              stream_);
   std::size_t given = 0;
   for (std::uint32_t r = 0; r < rows_; ++r) {
     if (row_host_[order_[r]].token >= 0) continue;
@@ -333,11 +374,17 @@ void CudaBackend::head() {
   fetch_logits();
 }
 
+void CudaBackend::post_project() {
+  multiply_rows(model_.post, final_rows_.data(), finals_, next_.data(), stream_);
+  fetch(next_host_.data(), next_.data(), std::size_t{finals_} * g_.backbone);
+}
+
+void CudaBackend::fetch(float* to, const float* from, std::size_t count) {
+  check(cudaMemcpyAsync(to, from, count * sizeof(float), cudaMemcpyDeviceToHost, stream_), "reading results");
+}
+
 void CudaBackend::fetch_logits() {
-  check(
-      cudaMemcpyAsync(logits_host_.data(), logits_.data(),
-                      std::size_t{logit_count_} * g_.vocab * sizeof(float), cudaMemcpyDeviceToHost, stream_),
-      "reading logits");
+  fetch(logits_host_.data(), logits_.data(), std::size_t{logit_count_} * g_.vocab);
   wait("running a round");
 }
 
@@ -362,6 +409,7 @@ bool CudaBackend::run_all() {
     j.end_op = j.layer_count * kOpsOfLayer + (finals_ > 0 ? 1 : 0);
     decode(j, limits_, model_.sizes, stream_);
   }
+  if (is_assistant()) post_project();
   if (logit_count_ > 0) fetch_logits();
   return true;
 }

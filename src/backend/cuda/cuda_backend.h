@@ -29,7 +29,9 @@ class Stream {
 // own order to that.
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(const Geometry& geometry, const Weights& weights, const CudaDevice& device);
+  // `target`: the model whose assistant this is, on the same device; null for a model of its own.
+  CudaBackend(const Geometry& geometry, const Weights& weights, const CudaDevice& device,
+              const DeviceModel* target = nullptr);
 
   const char* name() const override { return "cuda"; }
   std::string description() const override;
@@ -42,6 +44,9 @@ class CudaBackend final : public Backend {
   std::optional<std::uint64_t> device_memory() const override;
   void load_weights(const Progress& progress) override;
   bool decode_equals_prompt() const override { return false; }
+  std::unique_ptr<Backend> new_assistant(const Geometry& geometry, const Weights& weights,
+                                         ReleaseWeights release) override;
+  bool drafts() const override { return true; }
 
   void begin(const RoundRows& round) override;
   void embed() override;
@@ -53,6 +58,7 @@ class CudaBackend final : public Backend {
   void ffn_output(std::uint32_t layer) override;
   void final_norm() override;
   void head() override;
+  void post_project() override;
   bool run_all() override;
 
   std::vector<float> read(Activation which) const override;
@@ -66,7 +72,7 @@ class CudaBackend final : public Backend {
                 operand_sums = 0, operand_scales = 0, sums = 0, turns = 0, stats = 0;
     std::size_t prompt_qkv = 0, prompt_both = 0, prompt_hidden = 0, prompt_attended = 0, prompt_activated = 0,
                 expanded = 0;
-    std::size_t finals = 0, head = 0, logits = 0;
+    std::size_t finals = 0, head = 0, logits = 0, pairs = 0, next = 0;
     std::uint64_t bytes() const;
   };
   // Rows of a pass of the decode kernel in a round of so many.
@@ -78,7 +84,9 @@ class CudaBackend final : public Backend {
   // The round as the decode kernel gets it, with those phases of one layer, or of all.
   DecodeJob job(std::uint32_t phases) const;
   void run_stage(std::uint32_t layer, std::uint32_t phases);
+  void fetch(float* to, const float* from, std::size_t count);
   void fetch_logits();
+  bool is_assistant() const { return target_ != nullptr; }
 
   // The prompt rows' part of the stages.
   void prompt_attn_input(const DeviceLayer& l);
@@ -110,6 +118,7 @@ class CudaBackend final : public Backend {
   DecodeLimits limits_;
   Stream stream_;
   DeviceModel model_;
+  const DeviceModel* target_;
 
   // The round.
   std::uint32_t rows_ = 0, decode_rows_ = 0, prompt_rows_ = 0, finals_ = 0, logit_count_ = 0;
@@ -118,7 +127,8 @@ class CudaBackend final : public Backend {
   std::vector<RowInfo> row_host_;
   std::vector<PromptTile> tiles_host_;
   std::vector<std::uint32_t> final_host_, logit_rows_;
-  std::span<const float> embeddings_;
+  std::vector<CacheLayer> sources_;  // an assistant's: [rows][layers], what they read of the target's caches
+  std::span<const float> embeddings_, hidden_;
   std::uint32_t current_ = 0;  // layer of the last stage that has heads
   bool prepared_ = false;      // query_ holds the current layer's prepared queries
   // What the kernels of the round read, in one copy.
@@ -131,13 +141,13 @@ class CudaBackend final : public Backend {
   const std::uint32_t* logits_device_ = nullptr;
 
   DeviceArray<float> residual_, between_, qkv_, branch_, both_, query_, sums_, operand_sums_, operand_scales_;
-  DeviceArray<float> final_rows_, head_, logits_;
+  DeviceArray<float> final_rows_, head_, logits_, pairs_, next_;
   DeviceArray<float2> stats_, turns_;
   DeviceArray<std::uint32_t> operand_;
   DeviceArray<float> prompt_qkv_, prompt_branch_, prompt_both_;
   DeviceArray<std::uint16_t> prompt_x_, prompt_attended_, prompt_activated_, expanded_;
   Gemm gemm_;
-  PinnedArray<float> logits_host_;
+  PinnedArray<float> logits_host_, next_host_;
 };
 
 }  // namespace gem::cuda

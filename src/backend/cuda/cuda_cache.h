@@ -15,6 +15,7 @@ class CudaCache final : public KvCache {
   CudaCache(const KvPlan& plan, const Geometry& geometry, cudaStream_t stream);
 
   const CacheLayer* layers() const { return table_.data(); }  // on the device
+  const CacheLayer& layer(std::uint32_t index) const { return host_[index]; }
 
   void copy_out(Part which, std::uint32_t first, std::uint32_t count, std::byte* out) const override;
   void copy_in(Part which, std::uint32_t first, std::uint32_t count, const std::byte* in) override;

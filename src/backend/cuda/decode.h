@@ -122,20 +122,24 @@ struct DecodeJob {
   std::uint32_t region_bytes = 0;           // of the operand or attention
 };
 
-// Chunks of keys are the units of work of attention. Their length depends on the row's own position.
+// Chunks of keys are the units of work of attention. Their length depends on the row's own keys.
 struct KeyChunks {
   std::uint32_t length = 0;  // keys
   std::uint32_t first = 0;   // index of the first chunk that the row sees
   std::uint32_t count = 0;
 };
 constexpr std::uint32_t kMostUnits = 256;
-// `block`: keys that a block takes at a time, 32 or a quarter of the head width.
-__host__ __device__ inline KeyChunks key_chunks(std::uint32_t position, std::uint32_t window,
+// The first key that a row sees.
+__host__ __device__ inline std::uint32_t first_key(std::uint32_t position, std::uint32_t window) {
+  return window != 0 && position + 1 > window ? position + 1 - window : 0;
+}
+// Of a row that sees keys first .. last; `block`: keys that a block takes at a time, 32 or a quarter of the
+// head width.
+__host__ __device__ inline KeyChunks key_chunks(std::uint32_t first, std::uint32_t last,
                                                 std::uint32_t block) {
-  const std::uint32_t first = window != 0 && position + 1 > window ? position + 1 - window : 0;
   std::uint32_t length = block;
-  while ((position - first) / length + 2 > kMostUnits) length *= 2;
-  return {length, first / length, position / length - first / length + 1};
+  while ((last - first) / length + 2 > kMostUnits) length *= 2;
+  return {length, first / length, last / length - first / length + 1};
 }
 __host__ __device__ inline std::uint32_t key_block(std::uint32_t head_dim) {
   const std::uint32_t quarter = (head_dim + 31) / 32 * 8;

@@ -166,7 +166,7 @@ __device__ __noinline__ void prepare_all(const DecodeShared& shared, const Decod
   const DecodeLayer& layer = shared.layers[index % 2];
   const Parts qkv = qkv_of(job, ops, index);
   const HeadShape& s = layer.shape;
-  const std::uint32_t heads = s.heads + 2 * s.kv_heads;
+  const std::uint32_t heads = s.heads + (s.own_keys ? 2 * s.kv_heads : 0);
 #pragma unroll 1
   for (std::uint32_t i = block_index() * kWarps + thread_index() / 32; i < job.row_count * heads;
        i += gridDim.x * kWarps) {
@@ -259,9 +259,9 @@ __device__ __noinline__ void attend_all(const DecodeShared& shared, const Decode
     }
     const std::uint32_t row = low;
     const RowInfo info = row_info(job, shared, row);
-    const std::uint32_t last = info.position;
-    const std::uint32_t first = layer.window != 0 && last + 1 > layer.window ? last + 1 - layer.window : 0;
-    const KeyChunks chunks = key_chunks(last, layer.window, U::kKeys);
+    const std::uint32_t last = info.last_key;
+    const std::uint32_t first = first_key(info.position, layer.window);
+    const KeyChunks chunks = key_chunks(first, last, U::kKeys);
     const std::uint32_t begin = (chunks.first + at - info.first_unit[layer.kind]) * chunks.length;
     const std::uint32_t end = min(begin + chunks.length, last + 1);
     const CacheLayer cache = row < kCachedRows ? shared.caches[index % 2][row] : info.layers[index];
@@ -286,7 +286,7 @@ __device__ __noinline__ void attend_all(const DecodeShared& shared, const Decode
     // The queries, and this round's keys and values of this row's span that lie in the chunk.
     const std::uint32_t span_position = last - (row - info.span_first);
     const std::uint32_t new_begin = max(begin, span_position);
-    const std::uint32_t fresh = job.whole && end > new_begin ? end - new_begin : 0;
+    const std::uint32_t fresh = job.whole && s.own_keys && end > new_begin ? end - new_begin : 0;
 #pragma unroll 1
     for (std::uint32_t task = warp; task < group + 2 * fresh; task += U::kUnitWarps) {
       if (task >= group) {
@@ -450,7 +450,8 @@ __device__ __forceinline__ float4 merged(const DecodeJob& job, const DecodeShare
   if (col >= s.heads * s.head_dim) return y;
   const std::uint32_t head = col / s.head_dim;
   const RowInfo& info = row_info(job, shared, row);
-  const std::uint32_t count = key_chunks(info.position, layer.window, key_block(s.head_dim)).count;
+  const std::uint32_t count =
+      key_chunks(first_key(info.position, layer.window), info.last_key, key_block(s.head_dim)).count;
   const float2* stats = job.stats + std::size_t{info.first_unit[layer.kind]} * s.heads + head;
   const float* sums =
       job.sums + (std::size_t{info.first_unit[layer.kind]} * s.heads + head) * s.head_dim + col % s.head_dim;

@@ -66,9 +66,12 @@ std::uint32_t DeviceModel::most_parts() const {
 }
 
 std::uint64_t DeviceModel::bytes(const Weights& w) const {
-  std::uint64_t sum = packed_bytes(w.token_embd);
+  std::uint64_t sum = 0;
+  for (const Matrix* m : {&w.token_embd, &w.pre_projection, &w.post_projection})
+    sum += packed_bytes(*m, floats());
   for (const LayerWeights& l : w.layers) {
-    for (const Matrix* m : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) sum += packed_bytes(*m);
+    for (const Matrix* m : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down})
+      sum += packed_bytes(*m, floats());
     sum += (4 * std::uint64_t{g_.hidden} + l.q_norm.size() + l.k_norm.size()) * sizeof(float);
   }
   return sum;
@@ -83,7 +86,7 @@ void DeviceModel::load(const Weights& weights, cudaStream_t stream, const Progre
   };
   std::vector<DeviceLayer> made;
   {
-    Packer packer(stream);
+    Packer packer(stream, floats());
     for (std::size_t l = 0; l < g_.layers.size(); ++l) {
       made.push_back(make_layer(weights.layers[l], l, packer, stream));
       const DeviceLayer& d = made.back();
@@ -93,6 +96,8 @@ void DeviceModel::load(const Weights& weights, cudaStream_t stream, const Progre
       ffn_ups_.push_back(normed_up(weights.layers[l].ffn_norm));
     }
     table = packer.pack(weights.token_embd);
+    pre = packer.pack(weights.pre_projection);
+    post = packer.pack(weights.post_projection);
     check(cudaStreamSynchronize(stream), "packing the weights");
   }
   output_norm.upload(weights.output_norm, stream);
@@ -123,7 +128,7 @@ DeviceLayer DeviceModel::make_layer(const LayerWeights& w, std::size_t index, Pa
   l.ffn_norm.upload(w.ffn_norm, stream);
   l.post_ffw_norm.upload(w.post_ffw_norm, stream);
   l.scale = w.output_scale;
-  l.shape = {g_.heads, lg.kv_heads, lg.head_dim, lg.value_from_key};
+  l.shape = {g_.heads, lg.kv_heads, lg.head_dim, lg.value_from_key, !lg.kv_source};
   l.window = lg.kind == LayerKind::kSliding ? g_.window : 0;
   l.query_width = g_.query_width(index);
   l.kv_width = g_.kv_width(index);

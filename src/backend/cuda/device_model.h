@@ -17,7 +17,9 @@ struct DeviceLayer {
   HeadShape shape;
   std::uint32_t window = 0;  // 0: all keys
   std::uint32_t query_width = 0, kv_width = 0;
-  std::uint32_t qkv_width() const { return query_width + kv_width * (shape.value_from_key ? 1 : 2); }
+  std::uint32_t qkv_width() const {
+    return query_width + (!shape.own_keys ? 0 : shape.value_from_key ? kv_width : 2 * kv_width);
+  }
 };
 
 class DeviceModel {
@@ -47,6 +49,7 @@ class DeviceModel {
 
   std::vector<DeviceLayer> layers;
   PackedMatrix table;
+  PackedMatrix pre, post;  // an assistant's projections
   DeviceArray<float> output_norm;
   std::vector<DecodeOp> host_ops;
   DecodeSizes sizes;
@@ -57,6 +60,9 @@ class DeviceModel {
                          cudaStream_t stream) const;
   void make_tables(cudaStream_t stream);
   std::vector<double> make_frequencies(LayerKind kind, const Weights& weights) const;
+
+  // Every guess of an assistant is checked, so its weights may be rounded.
+  Floats floats() const { return g_.backbone != 0 ? Floats::kShortened : Floats::kKept; }
 
   const Geometry& g_;
   DecodeLimits limits_;

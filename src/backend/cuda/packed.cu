@@ -8,42 +8,10 @@
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/packed.h"
 #include "backend/cuda/rows.h"
+#include "backend/cuda/unpack.cuh"
 
 namespace gem::cuda {
 namespace {
-
-// The four values of a lane in step s (16 columns) are a0..a3; each is a pair of neighbouring columns.
-//   a0: (row, c..c+1)  a1: (row + 8, c..c+1)  a2: (row, c + 8..c + 9)  a3: (row + 8, c + 8..c + 9)
-// with row = lane / 4 and c = 16 s + 2 (lane % 4).
-struct Place {
-  std::uint32_t lane, step, reg, half;
-};
-__host__ __device__ inline Place place_of(std::uint32_t row, std::uint32_t col) {
-  const std::uint32_t in_step = col % 16;
-  return {(row % 8) * 4 + (in_step % 8) / 2, col / 16, row / 8 + 2 * (in_step / 8), in_step % 2};
-}
-
-// Byte and bit of a code within a chunk. Q4: word `step` of the lane; registers take the nibbles 0..3 of each
-// half of 16 bits, so that one mask expands a pair of columns.
-__host__ __device__ inline std::uint32_t q4_word(const Place& p) {
-  return p.lane * 16 + p.step * 4;
-}
-__host__ __device__ inline std::uint32_t q4_shift(const Place& p) {
-  return p.half * 16 + p.reg * 4;
-}
-// Q8: the lane's 32 bytes are step-major; a register's pair of codes are bytes {0, 2} or {1, 3} of a word, so
-// that a word serves two registers.
-__host__ __device__ inline std::uint32_t q8_byte(const Place& p) {
-  // Two 16-byte halves (steps 0, 1 and 2, 3), 512 bytes apart: lanes read 16 bytes each without conflicts.
-  return (p.step / 2) * 512 + p.lane * 16 + (p.step % 2) * 8 + (p.reg / 2) * 4 + p.half * 2 + (p.reg % 2);
-}
-__host__ __device__ inline std::uint32_t h16_byte(const Place& p) {
-  return p.step * 512 + p.lane * 16 + p.reg * 4 + p.half * 2;
-}
-// Of the scale of a row's 32-block within the chunk, in units of one scale.
-__host__ __device__ inline std::uint32_t scale_index(std::uint32_t row, std::uint32_t block) {
-  return (row % 8) * 4 + block * 2 + row / 8;
-}
 
 // One warp packs one chunk from raw blocks of rows first_row .. of the matrix (whole tiles).
 template <Format F>
@@ -129,30 +97,15 @@ __global__ void pack_floats(const float* raw, std::uint32_t first_row, std::uint
   reinterpret_cast<float*>(to + 2048)[scale_index(row, block)] = ldexpf(1.0f, exponent);
 }
 
-__device__ float unpack(Format format, const std::uint8_t* chunk, std::uint32_t row, std::uint32_t col) {
-  const Place p = place_of(row, col);
-  const std::uint32_t s = scale_index(row, col / 32);
-  if (format == Format::kQ4) {
-    const std::uint32_t word = *reinterpret_cast<const std::uint32_t*>(chunk + q4_word(p));
-    const float scale = __half2float(reinterpret_cast<const __half*>(chunk + 512)[s]);
-    return scale * static_cast<float>(static_cast<int>((word >> q4_shift(p)) & 15u) - 8);
-  }
-  if (format == Format::kQ8) {
-    const float scale = __half2float(reinterpret_cast<const __half*>(chunk + 1024)[s]);
-    return scale * static_cast<float>(static_cast<std::int8_t>(chunk[q8_byte(p)]));
-  }
-  const float scale = reinterpret_cast<const float*>(chunk + 2048)[s];
-  return scale * __half2float(*reinterpret_cast<const __half*>(chunk + h16_byte(p)));
-}
-
 __global__ void gather(Format format, const std::uint8_t* data, std::uint32_t bytes, std::uint32_t chunks,
-                       std::uint32_t cols, const RowInfo* rows, float multiplier, float* out) {
+                       std::uint32_t cols, const RowInfo* rows, float multiplier, float* out,
+                       std::uint32_t pitch) {
   const std::int32_t id = rows[blockIdx.y].token;
   const std::uint32_t col = blockIdx.x * blockDim.x + threadIdx.x;
   if (id < 0 || col >= cols) return;
   const std::uint32_t row = static_cast<std::uint32_t>(id);
   const std::uint8_t* chunk = data + (std::uint64_t{row / 16} * chunks + col / 64) * bytes;
-  out[std::uint64_t{blockIdx.y} * cols + col] = unpack(format, chunk, row % 16, col % 64) * multiplier;
+  out[std::uint64_t{blockIdx.y} * pitch + col] = unpack(format, chunk, row % 16, col % 64) * multiplier;
 }
 
 // One warp a chunk: 16 rows of 64 columns.
@@ -177,20 +130,26 @@ __global__ void expand(Format format, const std::uint8_t* data, std::uint32_t by
 
 }  // namespace
 
-Format format_of(StorageType type) {
-  if (type == StorageType::kQ4_0) return Format::kQ4;
-  if (type == StorageType::kQ8_0) return Format::kQ8;
+Format format_of(const Matrix& m, Floats floats) {
+  if (m.type == StorageType::kQ4_0) return Format::kQ4;
+  if (m.type == StorageType::kQ8_0) return Format::kQ8;
+  constexpr std::uint64_t kLarge = 1u << 20;
+  const bool of_floats =
+      m.type == StorageType::kF32 || m.type == StorageType::kF16 || m.type == StorageType::kBF16;
+  if (floats == Floats::kShortened && of_floats && m.cols % 32 == 0 &&
+      std::uint64_t{m.rows} * m.cols >= kLarge)
+    return Format::kQ4;
   return Format::kH16;
 }
 
-std::uint64_t packed_bytes(const Matrix& matrix) {
+std::uint64_t packed_bytes(const Matrix& matrix, Floats floats) {
   if (matrix.rows == 0) return 0;
   const std::uint64_t tiles = (std::uint64_t{matrix.rows} + kTileRows - 1) / kTileRows;
   const std::uint64_t chunks = (std::uint64_t{matrix.cols} + kChunkCols - 1) / kChunkCols;
-  return tiles * chunks * chunk_bytes(format_of(matrix.type));
+  return tiles * chunks * chunk_bytes(format_of(matrix, floats));
 }
 
-Packer::Packer(cudaStream_t stream) : stream_(stream) {
+Packer::Packer(cudaStream_t stream, Floats floats) : stream_(stream), floats_(floats) {
   for (int i = 0; i < 2; ++i) {
     host_[i].reserve(kPiece);
     raw_[i].resize(kPiece);
@@ -208,14 +167,17 @@ Packer::~Packer() {
 PackedMatrix Packer::pack(const Matrix& m) {
   PackedMatrix packed;
   if (m.rows == 0) return packed;
-  packed.format = format_of(m.type);
+  packed.format = format_of(m, floats_);
   packed.rows = m.rows;
   packed.cols = m.cols;
   packed.tiles = (m.rows + kTileRows - 1) / kTileRows;
   packed.chunks = (m.cols + kChunkCols - 1) / kChunkCols;
-  packed.data.resize(packed_bytes(m));
+  packed.data.resize(packed_bytes(m, floats_));
   const bool floats = packed.format == Format::kH16;
-  const std::size_t row_bytes = floats ? m.cols * sizeof(float) : m.row_bytes();
+  const bool rounded = packed.format == Format::kQ4 && m.type != StorageType::kQ4_0;
+  const std::size_t row_bytes = floats    ? m.cols * sizeof(float)
+                                : rounded ? *storage_bytes(StorageType::kQ4_0, m.cols)
+                                          : m.row_bytes();
   const std::size_t tile_bytes = row_bytes * kTileRows;
   if (tile_bytes > kPiece) raise(cudaErrorInvalidValue, "a matrix has too many columns to be packed");
   const auto tiles_at_once = static_cast<std::uint32_t>(std::min<std::size_t>(kPiece / tile_bytes, 32768));
@@ -234,12 +196,15 @@ PackedMatrix Packer::pack(const Matrix& m) {
       copiers.emplace_back([&, t] {
         const std::uint32_t begin = static_cast<std::uint32_t>(std::uint64_t{rows} * t / threads);
         const std::uint32_t end = static_cast<std::uint32_t>(std::uint64_t{rows} * (t + 1) / threads);
-        if (!floats) {
+        if (!floats && !rounded) {
           std::memcpy(host + begin * row_bytes, m.row(first + begin), (end - begin) * row_bytes);
           return;
         }
+        std::vector<float> values(rounded ? m.cols : 0);
         for (std::uint32_t r = begin; r < end; ++r) {
-          dequantize(m.type, m.row(first + r), reinterpret_cast<float*>(host + r * row_bytes), m.cols);
+          std::uint8_t* to = host + r * row_bytes;
+          m.expand_row(first + r, rounded ? values.data() : reinterpret_cast<float*>(to));
+          if (rounded) quantize(StorageType::kQ4_0, values.data(), to, m.cols);
         }
       });
     }
@@ -268,9 +233,9 @@ PackedMatrix Packer::pack(const Matrix& m) {
 }
 
 void gather_rows(const PackedMatrix& m, const RowInfo* rows, std::uint32_t count, float multiplier,
-                 float* out, cudaStream_t stream) {
+                 float* out, std::uint32_t pitch, cudaStream_t stream) {
   launch(gather, {dim3((m.cols + 255) / 256, count), 256, 0, stream}, m.format, m.data.data(),
-         chunk_bytes(m.format), m.chunks, m.cols, rows, multiplier, out);
+         chunk_bytes(m.format), m.chunks, m.cols, rows, multiplier, out, pitch);
   check_launch("gather");
 }
 

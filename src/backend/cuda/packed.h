@@ -40,13 +40,17 @@ struct PackedMatrix {
   bool empty() const { return rows == 0; }
 };
 
-Format format_of(StorageType type);
-std::uint64_t packed_bytes(const Matrix& matrix);
+// How matrices of floating point numbers are kept: as they are, or, of a million numbers and more, rounded to
+// Q4_0. For an assistant, whose every guess is checked.
+enum class Floats : std::uint8_t { kKept, kShortened };
+
+Format format_of(const Matrix& matrix, Floats floats);
+std::uint64_t packed_bytes(const Matrix& matrix, Floats floats);
 
 // Uploads a matrix through two pinned buffers and packs it on the device.
 class Packer {
  public:
-  explicit Packer(cudaStream_t stream);
+  explicit Packer(cudaStream_t stream, Floats floats = Floats::kKept);
   ~Packer();
   Packer(const Packer&) = delete;
   Packer& operator=(const Packer&) = delete;
@@ -55,6 +59,7 @@ class Packer {
  private:
   static constexpr std::size_t kPiece = std::size_t{64} << 20;
   cudaStream_t stream_;
+  Floats floats_;
   PinnedArray<std::uint8_t> host_[2];
   DeviceArray<std::uint8_t> raw_[2];
   cudaEvent_t free_[2] = {};
@@ -63,10 +68,14 @@ class Packer {
 
 struct RowInfo;
 
-// The rows of a packed matrix that the round's tokens name, in f32, times `multiplier`: out [count, cols]. A
-// negative token leaves its row.
+// The rows of a packed matrix that the round's tokens name, in f32, times `multiplier`: out, `pitch` floats a
+// row. A negative token leaves its row.
 void gather_rows(const PackedMatrix& matrix, const RowInfo* rows, std::uint32_t count, float multiplier,
-                 float* out, cudaStream_t stream);
+                 float* out, std::uint32_t pitch, cudaStream_t stream);
+// y = W x of a few rows in f32: x [count, cols], y [count, rows]. A row's sums do not depend on the others.
+// For matrices that are small beside the model's: an assistant's projections.
+void multiply_rows(const PackedMatrix& matrix, const float* x, std::uint32_t count, float* y,
+                   cudaStream_t stream);
 // The whole matrix in bf16, row-major [rows, cols].
 void expand_bf16(const PackedMatrix& matrix, std::uint16_t* out, cudaStream_t stream);
 

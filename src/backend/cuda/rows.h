@@ -24,11 +24,13 @@ struct RowInfo {
   const CacheLayer* layers = nullptr;  // [layers] on the device
   std::uint32_t span_first = 0;        // the round's first row of the same span
   std::uint32_t first_unit[2] = {};    // of attention's units, in sliding and full layers (decode rows)
+  std::uint32_t last_key = 0;          // the last position that it sees
 };
 
 struct HeadShape {
   std::uint32_t heads = 0, kv_heads = 0, head_dim = 0;
   bool value_from_key = false;
+  bool own_keys = true;  // false: an assistant's layer, which reads the target's
 };
 
 }  // namespace gem::cuda

@@ -14,7 +14,13 @@ inline __half __float2half_rn(float x) {
   return {gem::f32_to_f16(x)};
 }
 inline float __half2float(__half h) {
-  return gem::f16_to_f32(h.bits);
+  static const std::vector<float> values = [] {
+    std::vector<float> all(65536);
+    for (unsigned bits = 0; bits < 65536; ++bits)
+      all[bits] = gem::f16_to_f32(static_cast<std::uint16_t>(bits));
+    return all;
+  }();
+  return values[h.bits];
 }
 inline __half2 __float2half2_rn(float x) {
   return {__float2half_rn(x), __float2half_rn(x)};

@@ -1,5 +1,5 @@
-// The part of CUDA's runtime and language that gem uses, for the emulated device (device.h). Everything is done
-// at once: a stream is always idle.
+// The part of CUDA's runtime and language that gem uses, for the emulated device (device.h). Everything is
+// done at once: a stream is always idle.
 #pragma once
 
 #include <algorithm>
@@ -146,7 +146,7 @@ T exchange(unsigned mask, T value, Source source) {
     unsigned from;
   };
   Mine mine = {value, value, source(thread_place().x % 32)};
-  warp_meet(mask, &mine, [&](Brought all) {
+  warp_meet(mask, &mine, [](Brought all) {
     for (void* lane : all) {
       if (lane == nullptr) continue;
       Mine& m = *static_cast<Mine*>(lane);
@@ -209,7 +209,9 @@ T atomicMax(T* p, T v) {
 
 enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2 };
 inline const char* cudaGetErrorString(cudaError_t status) {
-  return status == cudaSuccess ? "no error" : status == cudaErrorInvalidValue ? "invalid argument" : "out of memory";
+  return status == cudaSuccess             ? "no error"
+         : status == cudaErrorInvalidValue ? "invalid argument"
+                                           : "out of memory";
 }
 inline cudaError_t cudaGetLastError() {
   return cudaSuccess;
@@ -271,7 +273,8 @@ inline cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
 inline cudaError_t cudaFreeHost(void* memory) {
   return cudaFree(memory);
 }
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t) {
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
+                                   cudaStream_t) {
   if (bytes != 0) std::memmove(to, from, bytes);
   return cudaSuccess;
 }

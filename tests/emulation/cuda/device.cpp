@@ -1,5 +1,6 @@
 #include "device.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -33,6 +34,10 @@ namespace {
 // ---- fibers
 
 constexpr std::size_t kStackBytes = 512 * 1024;  // reserved; what is not touched takes no memory
+// Stacks begin at different offsets: at the same one they would fight for the same lines of the caches.
+std::size_t stack_offset(unsigned number) {
+  return number * std::size_t{1088} % (64 * 1024) / 16 * 16;
+}
 
 #if defined(__x86_64__)
 // Saves what a call keeps, changes stacks, goes on where the other one left.
@@ -61,8 +66,8 @@ emulation_switch:
 )");
 struct Context {
   void* stack_pointer = nullptr;
-  void make(std::byte* stack, void (*entry)()) {
-    auto* top = reinterpret_cast<std::uint64_t*>(stack + kStackBytes);
+  void make(std::byte* stack, std::size_t offset, void (*entry)()) {
+    auto* top = reinterpret_cast<std::uint64_t*>(stack + kStackBytes - offset);
     *--top = 0;  // where a call has its return address: 8 bytes off 16
     *--top = reinterpret_cast<std::uint64_t>(entry);
     for (int i = 0; i < 6; ++i) *--top = 0;
@@ -73,10 +78,10 @@ struct Context {
 #else
 struct Context {
   ucontext_t context = {};
-  void make(std::byte* stack, void (*entry)()) {
+  void make(std::byte* stack, std::size_t offset, void (*entry)()) {
     getcontext(&context);
     context.uc_stack.ss_sp = stack;
-    context.uc_stack.ss_size = kStackBytes;
+    context.uc_stack.ss_size = kStackBytes - offset;
     makecontext(&context, entry, 0);
   }
   static void change(Context& from, Context& to) { swapcontext(&from.context, &to.context); }
@@ -87,8 +92,8 @@ class Stacks {
  public:
   std::byte* take() {
     if (free_.empty()) {
-      void* memory =
-          mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      void* memory = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (memory == MAP_FAILED) die("no memory for a thread's stack");
       return static_cast<std::byte*>(memory);
     }
@@ -146,9 +151,9 @@ struct Thread {
   unsigned number = 0;  // in the block
   Place place;
   bool ended = false;
-  std::vector<Copy> copies;              // not yet in a group
-  std::deque<std::vector<Copy>> groups;  // under way
-  void* fake_stack = nullptr;            // AddressSanitizer's
+  std::vector<Copy> copies;               // not yet in a group
+  std::vector<std::vector<Copy>> groups;  // under way
+  void* fake_stack = nullptr;             // AddressSanitizer's
 };
 
 struct Device {
@@ -159,26 +164,40 @@ struct Device {
   const void* scheduler_stack = nullptr;
   std::size_t scheduler_stack_bytes = 0;
   std::deque<Thread*> ready;
+  Thread* last_ended = nullptr;
   std::optional<std::mt19937> random;
   const std::function<void()>* body = nullptr;
   Place block_size, grid_size;
+
+  Thread* take_ready() {
+    if (ready.empty()) return nullptr;
+    if (random) std::swap(ready.front(), ready[(*random)() % ready.size()]);
+    Thread* t = ready.front();
+    ready.pop_front();
+    return t;
+  }
 };
-Device& device() {
-  static Device d;
-  return d;
+Device the_device;
+inline Device& device() {
+  return the_device;
 }
 Thread* current = nullptr;
 
-void to_scheduler(bool for_ever = false) {
+// Stops the running thread and goes on with the next that can run, or, if there is none, with the scheduler.
+void wait_or_end(bool ends = false) {
   Device& d = device();
   Thread* me = current;
+  Thread* next = ends ? nullptr : d.take_ready();
+  if (next == me) return;
+  current = next;
 #if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(for_ever ? nullptr : &me->fake_stack, d.scheduler_stack,
-                                 d.scheduler_stack_bytes);
+  __sanitizer_start_switch_fiber(ends ? nullptr : &me->fake_stack,
+                                 next != nullptr ? next->stack : d.scheduler_stack,
+                                 next != nullptr ? kStackBytes : d.scheduler_stack_bytes);
 #else
-  static_cast<void>(for_ever);
+  static_cast<void>(ends);
 #endif
-  Context::change(me->context, d.scheduler);
+  Context::change(me->context, next != nullptr ? next->context : d.scheduler);
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(me->fake_stack, nullptr, nullptr);
 #endif
@@ -187,11 +206,12 @@ void to_scheduler(bool for_ever = false) {
 void begin_thread() {
   Device& d = device();
 #if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(nullptr, &d.scheduler_stack, &d.scheduler_stack_bytes);
+  __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
 #endif
   (*d.body)();
   Thread* me = current;
   me->ended = true;
+  d.last_ended = me;
   Block& block = *me->block;
   --block.live;
   // The others may have been waiting for this one only.
@@ -201,9 +221,10 @@ void begin_thread() {
     for (Thread* t : all.waiting) d.ready.push_back(t);
     all.waiting.clear();
   }
-  to_scheduler(true);
+  wait_or_end(true);
 }
 
+// From the scheduler; comes back when a thread has ended or none can run.
 void resume(Thread* t) {
   Device& d = device();
   current = t;
@@ -219,6 +240,18 @@ void resume(Thread* t) {
 
 std::size_t threads_of(const Place& block) {
   return std::size_t{block.x} * block.y * block.z;
+}
+
+// The scheduler's own stack, as threads have to tell AddressSanitizer where they go.
+void note_scheduler_stack() {
+#if defined(__SANITIZE_ADDRESS__)
+  pthread_attr_t attributes;
+  void* stack = nullptr;
+  pthread_getattr_np(pthread_self(), &attributes);
+  pthread_attr_getstack(&attributes, &stack, &device().scheduler_stack_bytes);
+  pthread_attr_destroy(&attributes);
+  device().scheduler_stack = stack;
+#endif
 }
 
 void run_blocks(unsigned first, unsigned count, std::size_t shared_bytes) {
@@ -242,22 +275,19 @@ void run_blocks(unsigned first, unsigned count, std::size_t shared_bytes) {
       thread->number = t;
       thread->place = {t % d.block_size.x, t / d.block_size.x % d.block_size.y,
                        t / d.block_size.x / d.block_size.y};
-      thread->context.make(thread->stack, begin_thread);
+      thread->context.make(thread->stack, stack_offset((i - first) * block->live + t), begin_thread);
       d.ready.push_back(thread.get());
       threads.push_back(std::move(thread));
     }
     blocks.push_back(std::move(block));
   }
   std::size_t left = threads.size();
-  while (!d.ready.empty()) {
-    if (d.random) std::swap(d.ready.front(), d.ready[(*d.random)() % d.ready.size()]);
-    Thread* t = d.ready.front();
-    d.ready.pop_front();
+  while (Thread* t = d.take_ready()) {
+    d.last_ended = nullptr;
     resume(t);
-    if (t->ended) {
-      d.stacks.give(t->stack);
-      --left;
-    }
+    if (d.last_ended == nullptr) continue;
+    d.stacks.give(d.last_ended->stack);
+    --left;
   }
   if (left != 0) die("threads wait for others that never come");
 }
@@ -278,6 +308,7 @@ void run(Place grid, Place block, std::size_t shared_bytes, bool resident,
   d.grid_size = grid;
   d.block_size = block;
   d.body = &thread;
+  note_scheduler_stack();
   const unsigned blocks = grid.x * grid.y * grid.z;
   if (resident) {
     if (blocks > kMultiprocessors) die("more blocks than multiprocessors");
@@ -310,7 +341,7 @@ void* block_shared(const std::type_info& type, std::size_t bytes) {
 
 void give_way() {
   device().ready.push_back(current);
-  to_scheduler();
+  wait_or_end();
 }
 
 void block_barrier(int barrier, unsigned count) {
@@ -318,7 +349,7 @@ void block_barrier(int barrier, unsigned count) {
   const unsigned wanted = count == 0 ? current->block->live : count;
   if (++b.here < wanted) {
     b.waiting.push_back(current);
-    to_scheduler();
+    wait_or_end();
     return;
   }
   b.here = 0;
@@ -326,7 +357,7 @@ void block_barrier(int barrier, unsigned count) {
   b.waiting.clear();
 }
 
-void warp_meet(unsigned mask, void* mine, const std::function<void(Brought)>& together) {
+void warp_meet(unsigned mask, void* mine, void (*together)(Brought)) {
   Warp& warp = current->block->warps[current->number / 32];
   const unsigned lane = current->number % 32;
   if ((mask >> lane & 1) == 0) die("a lane that its own mask leaves out");
@@ -342,10 +373,10 @@ void warp_meet(unsigned mask, void* mine, const std::function<void(Brought)>& to
   meeting->brought[lane] = mine;
   if (meeting->here != mask) {
     meeting->waiting.push_back(current);
-    to_scheduler();
+    wait_or_end();
     return;
   }
-  together(meeting->brought);
+  together(Brought(meeting->brought));
   meeting->here = 0;
   for (Thread* t : meeting->waiting) device().ready.push_back(t);
   meeting->waiting.clear();
@@ -362,7 +393,7 @@ void copies_commit() {
 void copies_wait(std::size_t pending) {
   while (current->groups.size() > pending) {
     for (const Copy& c : current->groups.front()) c.make();
-    current->groups.pop_front();
+    current->groups.erase(current->groups.begin());
   }
 }
 

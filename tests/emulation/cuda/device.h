@@ -1,7 +1,7 @@
 // A CUDA device in software, so that the cuda backend's kernels run in tests on any machine, under the
 // sanitizers too: every thread of a launch is a fiber, all of one operating system thread. Slow, and
-// deterministic: threads run in the order of their numbers, or, where GEM_EMULATION_SEED names a number, in an
-// order drawn from it (a missing barrier then changes results).
+// deterministic: threads run in the order of their numbers, or, where GEM_EMULATION_SEED names a number, in
+// an order drawn from it (a missing barrier then changes results).
 //
 // What the device checks by itself: memory it hands out is filled with NaNs; a copy into shared memory leaves
 // NaNs until it has been waited for; threads that wait for each other for ever end the program.
@@ -20,7 +20,7 @@ struct Place {
 };
 
 // The device's size: what a backend asks for when it lays out its work. Small, as every thread costs time.
-constexpr unsigned kMultiprocessors = 5;
+constexpr unsigned kMultiprocessors = 4;
 constexpr unsigned kSharedBytes = 227 * 1024;
 
 // Runs `thread` as every thread of every block; `resident`: all blocks at once, else one after another.
@@ -43,7 +43,7 @@ void give_way();
 void block_barrier(int barrier, unsigned count);
 // The lanes of `mask` meet; the last one calls `together` with what every lane brought (null for others).
 using Brought = std::span<void* const>;
-void warp_meet(unsigned mask, void* mine, const std::function<void(Brought)>& together);
+void warp_meet(unsigned mask, void* mine, void (*together)(Brought));
 
 // Copies that are made when they are waited for; until then the place holds NaNs.
 void copy_later(void* to, const void* from, std::size_t bytes);

@@ -72,7 +72,7 @@ inline void slot_wait(std::uint64_t* barrier, unsigned parity) {
 
 // The value of one of a register's two halves.
 inline float half_of(unsigned pair, int which) {
-  return f16_to_f32(static_cast<std::uint16_t>(which == 0 ? pair : pair >> 16));
+  return __half2float({static_cast<std::uint16_t>(which == 0 ? pair : pair >> 16)});
 }
 
 // Rows of A are lane / 4 and 8 later, its columns 2 (lane % 4), the next, and those 8 later; B has its column
@@ -90,8 +90,7 @@ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
     for (int l = 0; l < 32; ++l) {
       const Mine& m = *static_cast<const Mine*>(all[static_cast<std::size_t>(l)]);
       for (int i = 0; i < 4; ++i) {
-        for (int h = 0; h < 2; ++h)
-          left[l / 4 + i % 2 * 8][l % 4 * 2 + h + i / 2 * 8] = half_of(m.a[i], h);
+        for (int h = 0; h < 2; ++h) left[l / 4 + i % 2 * 8][l % 4 * 2 + h + i / 2 * 8] = half_of(m.a[i], h);
       }
       for (int i = 0; i < 2; ++i) {
         for (int h = 0; h < 2; ++h) right[l % 4 * 2 + h + i * 8][l / 4] = half_of(m.b[i], h);

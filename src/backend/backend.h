@@ -21,6 +21,7 @@
 
 #include "backend/geometry.h"
 #include "backend/kv_cache.h"
+#include "backend/scored_token.h"
 #include "base/error.h"
 
 namespace gem {
@@ -118,6 +119,12 @@ class Backend {
   virtual void write(Activation which, std::span<const float> values) = 0;
   // One logits row ([vocab]), valid until the next begin(). The cheap way to the sampler.
   virtual std::span<const float> logits(std::uint32_t index) const = 0;
+  // The row's best tokens, best first, the lower id first among equals, where the backend has them cheaper
+  // than the row (valid as long); empty: look at the row.
+  virtual std::span<const ScoredToken> best_logits(std::uint32_t index) const {
+    static_cast<void>(index);
+    return {};
+  }
 };
 
 // The type that was asked for, or the backend's first. Error(kUsage) for one that it does not have.

@@ -146,18 +146,18 @@ void Engine::finish(Stream& stream, FinishReason reason) {
 
 // The token that a row of logits gives: the same whether the row was drafted or not, unless drafts are judged
 // by rejection sampling.
-std::optional<std::int32_t> Engine::choose(Stream& stream, std::span<const float> logits,
-                                           const Window* window, std::uint32_t row) {
+std::optional<std::int32_t> Engine::choose(Stream& stream, std::uint32_t logits, const Window* window,
+                                           std::uint32_t row) {
   const std::size_t position = stream.tokens_.size();
   if (window == nullptr || row >= window->drafts() || window->drawn_from.empty())
-    return stream.sampler_.draw(logits, position);
-  const std::optional<Distribution> wanted = stream.sampler_.distribution(logits);
+    return draw_row(stream.sampler_, backend_, logits, position);
+  const std::optional<Distribution> wanted = stream.sampler_.distribution(backend_.logits(logits));
   if (!wanted) return std::nullopt;
   return accept_or_resample(*wanted, window->drawn_from[row], window->tokens[row + 1],
                             stream.sampler_.params().seed, position);
 }
 
-void Engine::sample(Stream& stream, std::span<const float> logits, const Window* window, std::uint32_t row) {
+void Engine::sample(Stream& stream, std::uint32_t logits, const Window* window, std::uint32_t row) {
   DrawnToken drawn;
   if (const std::optional<std::int32_t> forced = stream.sink_->forced_token()) {
     drawn.token = *forced;
@@ -169,7 +169,7 @@ void Engine::sample(Stream& stream, std::span<const float> logits, const Window*
   }
   Logprobs logprobs;
   if (stream.request_.logprobs) {
-    logprobs = log_probabilities(logits, drawn.token, *stream.request_.logprobs);
+    logprobs = log_probabilities(backend_.logits(logits), drawn.token, *stream.request_.logprobs);
     drawn.logprob = logprobs.token;
     drawn.top = logprobs.top;
   }
@@ -225,7 +225,7 @@ void Engine::verify(Window& window, const SpanResult& result) {
   const std::uint32_t before = stream.cache_->length() - static_cast<std::uint32_t>(window.tokens.size());
   std::uint32_t kept = 0;
   for (std::uint32_t row = 0;; ++row) {
-    sample(stream, backend_.logits(result.first_logits + row), &window, row);
+    sample(stream, result.first_logits + row, &window, row);
     const bool came_true = row < window.drafts() && stream.tokens_.size() == before + row + 2u &&
                            stream.tokens_.back() == window.tokens[row + 1];
     if (came_true) ++kept;
@@ -348,7 +348,7 @@ bool Engine::step() {
     if (result.logits > 0) {
       // The prompt is read: the next request may want to come back here.
       if (options_.checkpoints) stream.cache_->set_checkpoint();
-      sample(stream, backend_.logits(result.first_logits));
+      sample(stream, result.first_logits);
     }
     absorb(stream, prompts[i].rows, finals(result));
   }

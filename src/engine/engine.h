@@ -178,10 +178,10 @@ class Engine {
   struct Window;
   void finish(Stream& stream, FinishReason reason);
   void keep_prompt(const Stream& stream, bool read, std::uint32_t rows);
-  std::optional<std::int32_t> choose(Stream& stream, std::span<const float> logits, const Window* window,
+  // `logits`: index of the row in the backend.
+  std::optional<std::int32_t> choose(Stream& stream, std::uint32_t logits, const Window* window,
                                      std::uint32_t row);
-  void sample(Stream& stream, std::span<const float> logits, const Window* window = nullptr,
-              std::uint32_t row = 0);
+  void sample(Stream& stream, std::uint32_t logits, const Window* window = nullptr, std::uint32_t row = 0);
   std::vector<Window> open_windows(std::uint32_t prompt_rows);
   void verify(Window& window, const SpanResult& result);
   void absorb(Stream& stream, std::uint32_t rows, std::span<const float> hidden);

@@ -181,7 +181,7 @@ std::optional<std::int32_t> Sampler::argmax() const {
 
 // The k best as candidates, best first, the lower id first among equals.
 void Sampler::keep_top_k() {
-  const auto better = [](const Candidate& a, const Candidate& b) {
+  const auto better = [](const ScoredToken& a, const ScoredToken& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
   };
   candidates_.clear();
@@ -189,7 +189,7 @@ void Sampler::keep_top_k() {
       params_.top_k == 0 ? adjusted_.size() : std::min<std::size_t>(params_.top_k, adjusted_.size());
   for (std::size_t i = 0; i < adjusted_.size(); ++i) {
     if (adjusted_[i] == kForbidden) continue;
-    const Candidate c{adjusted_[i], static_cast<std::int32_t>(i)};
+    const ScoredToken c{adjusted_[i], static_cast<std::int32_t>(i)};
     if (candidates_.size() < k) {
       candidates_.push_back(c);
       if (candidates_.size() == k && k < adjusted_.size())
@@ -210,7 +210,7 @@ void Sampler::keep_probable() {
   const double peak = static_cast<double>(candidates_.front().logit);
   std::vector<double> p;
   double sum = 0;
-  for (const Candidate& c : candidates_) {
+  for (const ScoredToken& c : candidates_) {
     p.push_back(std::exp((static_cast<double>(c.logit) - peak) / t));
     sum += p.back();
   }
@@ -241,7 +241,7 @@ std::optional<Distribution> Sampler::distribution(std::span<const float> logits)
   keep_probable();
   const double peak = static_cast<double>(candidates_.front().logit);
   double sum = 0;
-  for (const Candidate& c : candidates_) {
+  for (const ScoredToken& c : candidates_) {
     d.tokens.emplace_back(c.token, std::exp((static_cast<double>(c.logit) - peak) / params_.temperature));
     sum += d.tokens.back().second;
   }
@@ -249,15 +249,10 @@ std::optional<Distribution> Sampler::distribution(std::span<const float> logits)
   return d;
 }
 
-std::optional<std::int32_t> Sampler::draw(std::span<const float> logits, std::uint64_t position) {
-  if (!adjust(logits)) return std::nullopt;
-  if (params_.temperature == 0.0) return argmax();
-  keep_top_k();
-  if (candidates_.empty()) return std::nullopt;
-  keep_probable();
+std::int32_t Sampler::draw_candidate(std::uint64_t position) const {
   std::int32_t chosen = candidates_.front().token;
   double best = -std::numeric_limits<double>::infinity();
-  for (const Candidate& c : candidates_) {
+  for (const ScoredToken& c : candidates_) {
     const double score =
         static_cast<double>(c.logit) / params_.temperature + gumbel(params_.seed, position, c.token);
     if (score > best) {
@@ -266,6 +261,39 @@ std::optional<std::int32_t> Sampler::draw(std::span<const float> logits, std::ui
     }
   }
   return chosen;
+}
+
+std::optional<std::int32_t> Sampler::draw(std::span<const float> logits, std::uint64_t position) {
+  if (!adjust(logits)) return std::nullopt;
+  if (params_.temperature == 0.0) return argmax();
+  keep_top_k();
+  if (candidates_.empty()) return std::nullopt;
+  keep_probable();
+  return draw_candidate(position);
+}
+
+std::optional<std::int32_t> Sampler::draw_from_best(std::span<const ScoredToken> best,
+                                                    std::uint64_t position) {
+  if (penalises() || !params_.logit_bias.empty()) return std::nullopt;
+  const std::size_t wanted = params_.temperature == 0.0 ? 1 : params_.top_k;
+  if (wanted == 0 || wanted > best.size()) return std::nullopt;
+  candidates_.clear();
+  for (const ScoredToken& c : best) {
+    if (candidates_.size() == wanted) break;
+    if (c.logit == kForbidden) return std::nullopt;
+    if (std::find(suppressed_.begin(), suppressed_.end(), c.token) == suppressed_.end())
+      candidates_.push_back(c);
+  }
+  if (candidates_.size() < wanted) return std::nullopt;
+  if (params_.temperature == 0.0) return candidates_.front().token;
+  keep_probable();
+  return draw_candidate(position);
+}
+
+std::optional<std::int32_t> draw_row(Sampler& sampler, const Backend& backend, std::uint32_t index,
+                                     std::uint64_t position) {
+  if (const auto token = sampler.draw_from_best(backend.best_logits(index), position)) return token;
+  return sampler.draw(backend.logits(index), position);
 }
 
 }  // namespace gem

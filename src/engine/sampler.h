@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "backend/backend.h"
+
 namespace gem {
 
 struct SamplingParams {
@@ -81,6 +83,10 @@ class Sampler {
   // usable (NaN, or everything forbidden): the stream cannot go on.
   std::optional<std::int32_t> draw(std::span<const float> logits, std::uint64_t position);
 
+  // The same draw, from the best tokens of a row (best first, the lower id first among equals). Nothing where
+  // these do not settle it.
+  std::optional<std::int32_t> draw_from_best(std::span<const ScoredToken> best, std::uint64_t position);
+
   // What draw() draws from: at temperature 0 the best token alone.
   std::optional<Distribution> distribution(std::span<const float> logits);
 
@@ -90,10 +96,6 @@ class Sampler {
   void follow(const Sampler& other);
 
  private:
-  struct Candidate {
-    float logit;
-    std::int32_t token;
-  };
   void look_at(std::int32_t token);
   struct Seen {
     std::uint32_t prompt = 0;
@@ -103,13 +105,18 @@ class Sampler {
   std::optional<std::int32_t> argmax() const;
   void keep_top_k();
   void keep_probable();
+  std::int32_t draw_candidate(std::uint64_t position) const;
 
   SamplingParams params_;
   std::vector<std::int32_t> suppressed_;
   std::unordered_map<std::int32_t, Seen> seen_;
-  std::deque<std::int32_t> window_;    // penalty_window: what seen_ counts (as reply), oldest first
-  std::vector<float> adjusted_;        // logits after bias and penalties
-  std::vector<Candidate> candidates_;  // best first
+  std::deque<std::int32_t> window_;      // penalty_window: what seen_ counts (as reply), oldest first
+  std::vector<float> adjusted_;          // logits after bias and penalties
+  std::vector<ScoredToken> candidates_;  // best first
 };
+
+// A draw from row `index` of the backend's logits, by its best tokens where they settle it.
+std::optional<std::int32_t> draw_row(Sampler& sampler, const Backend& backend, std::uint32_t index,
+                                     std::uint64_t position);
 
 }  // namespace gem

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
+#include <random>
 
 #include "base/error.h"
 
@@ -297,6 +300,63 @@ TEST(LogProbabilities, MatchTheSoftmaxAndKeepTheOrder) {
   const Logprobs tie = log_probabilities(equal, 1, 2);
   EXPECT_EQ(tie.top[0].token, 0);
   EXPECT_NEAR(tie.token, -std::log(2.0), 1e-12);
+}
+
+// A draw by the best tokens alone is the draw from the row, or there is none.
+TEST(Sampler, TheBestTokensSettleTheSameDraw) {
+  constexpr std::size_t kVocab = 2000;
+  constexpr std::size_t kKept = 128;
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal(0, 3);
+  std::size_t settled = 0;
+  for (std::uint64_t trial = 0; trial < 300; ++trial) {
+    std::vector<float> logits(kVocab);
+    for (float& x : logits) x = std::round(normal(random) * 8) / 8;  // with equals
+    std::vector<std::int32_t> ids(kVocab);
+    std::iota(ids.begin(), ids.end(), 0);
+    std::stable_sort(ids.begin(), ids.end(), [&](std::int32_t a, std::int32_t b) {
+      return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
+    });
+    std::vector<ScoredToken> best;
+    for (std::size_t i = 0; i < kKept; ++i)
+      best.push_back({logits[static_cast<std::size_t>(ids[i])], ids[i]});
+    SamplingParams params;
+    params.temperature = trial % 4 == 0 ? 0.0 : 0.5 + static_cast<double>(trial % 5);
+    params.top_k = trial % 3 == 0 ? 1 : trial % 3 == 1 ? 64 : 125;
+    params.top_p = trial % 2 == 0 ? 1.0 : 0.9;
+    params.min_p = trial % 7 == 0 ? 0.1 : 0.0;
+    params.seed = trial;
+    const std::vector<std::int32_t> suppressed = {ids[0], ids[5], ids[kVocab - 1]};
+    Sampler sampler(params, suppressed);
+    const auto token = sampler.draw_from_best(best, trial * 3);
+    ASSERT_TRUE(token);
+    EXPECT_EQ(token, sampler.draw(logits, trial * 3)) << trial;
+    ++settled;
+    // One more than is there once the suppressed are out.
+    params.temperature = 1;
+    params.top_k = 127;
+    EXPECT_FALSE(Sampler(params, suppressed).draw_from_best(best, trial));
+  }
+  EXPECT_EQ(settled, 300u);
+}
+
+TEST(Sampler, WhatNeedsTheWholeRowIsNotDrawnFromItsBest) {
+  const std::vector<ScoredToken> best = {{3, 5}, {2, 1}, {1, 0}};
+  const auto drawn = [&](const std::function<void(SamplingParams&)>& change) {
+    SamplingParams params;
+    params.top_k = 2;
+    change(params);
+    return Sampler(params, {}).draw_from_best(best, 1).has_value();
+  };
+  EXPECT_TRUE(drawn([](SamplingParams&) {}));
+  EXPECT_FALSE(drawn([](SamplingParams& p) { p.top_k = 0; }));
+  EXPECT_TRUE(drawn([](SamplingParams& p) { p.top_k = 0, p.temperature = 0; }));
+  EXPECT_FALSE(drawn([](SamplingParams& p) { p.presence_penalty = 0.5; }));
+  EXPECT_FALSE(drawn([](SamplingParams& p) { p.repetition_penalty = 1.1; }));
+  EXPECT_FALSE(drawn([](SamplingParams& p) { p.logit_bias = {{0, 100.0f}}; }));
+  SamplingParams params;
+  params.temperature = 0;
+  EXPECT_FALSE(Sampler(params, {}).draw_from_best({}, 1)) << "a row with a NaN";
 }
 
 }  // namespace

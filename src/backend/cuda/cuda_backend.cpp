@@ -94,6 +94,7 @@ CudaBackend::RoundSizes CudaBackend::sizes_of(std::uint32_t decode_rows, std::ui
   n.finals = std::size_t{final_rows} * g_.hidden;
   n.head = parts(g_.hidden) * pieces * std::min(logit_rows, in_pass) * g_.vocab;
   n.logits = std::size_t{logit_rows} * g_.vocab;
+  n.best = best_serves(g_.vocab) ? logit_rows : 0;
   if (is_assistant()) {
     n.pairs = std::size_t{decode_rows} * 2 * g_.backbone;
     n.next = std::size_t{final_rows} * g_.backbone;
@@ -105,7 +106,8 @@ std::uint64_t CudaBackend::RoundSizes::bytes() const {
   const std::size_t floats = residual + query + between + qkv + branch + both + operand + operand_sums +
                              operand_scales + sums + 2 * turns + 2 * stats + prompt_qkv + prompt_both +
                              prompt_hidden + finals + head + logits + pairs + next;
-  return floats * sizeof(float) + (prompt_hidden + prompt_attended + prompt_activated + expanded) * 2;
+  return floats * sizeof(float) + best * (kMostGroups * sizeof(float) + sizeof(BestRow)) +
+         (prompt_hidden + prompt_attended + prompt_activated + expanded) * 2;
 }
 
 // As many decode rows as have logits, all of them at the end of a long context, beside a prompt's chunk.
@@ -208,7 +210,11 @@ void CudaBackend::reserve() {
   final_rows_.reserve(n.finals);
   head_.reserve(n.head);
   logits_.reserve(n.logits);
+  maxima_.reserve(n.best * kMostGroups);
+  best_.reserve(n.best);
+  best_host_.reserve(n.best);
   logits_host_.reserve(n.logits);
+  logits_fetched_.assign(logit_count_, false);
   pairs_.reserve(n.pairs);
   next_.reserve(n.next);
   next_host_.reserve(n.next);
@@ -371,7 +377,7 @@ void CudaBackend::head() {
   j.end_op = j.first_op + 1;
   check(cudaMemsetAsync(barrier_, 0, sizeof(unsigned), stream_), "a stage");
   decode(j, limits_, model_.sizes, stream_);
-  fetch_logits();
+  fetch_best();
 }
 
 void CudaBackend::post_project() {
@@ -379,12 +385,16 @@ void CudaBackend::post_project() {
   fetch(next_host_.data(), next_.data(), std::size_t{finals_} * g_.backbone);
 }
 
-void CudaBackend::fetch(float* to, const float* from, std::size_t count) {
-  check(cudaMemcpyAsync(to, from, count * sizeof(float), cudaMemcpyDeviceToHost, stream_), "reading results");
+template <typename T>
+void CudaBackend::fetch(T* to, const T* from, std::size_t count) const {
+  check(cudaMemcpyAsync(to, from, count * sizeof(T), cudaMemcpyDeviceToHost, stream_), "reading results");
 }
 
-void CudaBackend::fetch_logits() {
-  fetch(logits_host_.data(), logits_.data(), std::size_t{logit_count_} * g_.vocab);
+void CudaBackend::fetch_best() {
+  if (best_serves(g_.vocab)) {
+    find_best(logits_.data(), logit_count_, g_.vocab, maxima_.data(), best_.data(), stream_);
+    fetch(best_host_.data(), best_.data(), logit_count_);
+  }
   wait("running a round");
 }
 
@@ -410,7 +420,7 @@ bool CudaBackend::run_all() {
     decode(j, limits_, model_.sizes, stream_);
   }
   if (is_assistant()) post_project();
-  if (logit_count_ > 0) fetch_logits();
+  if (logit_count_ > 0) fetch_best();
   return true;
 }
 
@@ -480,7 +490,19 @@ void CudaBackend::copy_to(void* device, const void* host, std::size_t bytes) {
 }
 
 std::span<const float> CudaBackend::logits(std::uint32_t index) const {
-  return {logits_host_.data() + std::size_t{index} * g_.vocab, g_.vocab};
+  const std::size_t at = std::size_t{index} * g_.vocab;
+  if (!logits_fetched_[index]) {
+    fetch(logits_host_.data() + at, logits_.data() + at, g_.vocab);
+    wait("reading logits");
+    logits_fetched_[index] = true;
+  }
+  return {logits_host_.data() + at, g_.vocab};
+}
+
+std::span<const ScoredToken> CudaBackend::best_logits(std::uint32_t index) const {
+  if (!best_serves(g_.vocab)) return {};
+  const BestRow& row = best_host_[index];
+  return {row.best, row.count};
 }
 
 }  // namespace gem::cuda

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/best.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/cuda_cache.h"
 #include "backend/cuda/device_model.h"
@@ -64,6 +65,7 @@ class CudaBackend final : public Backend {
   std::vector<float> read(Activation which) const override;
   void write(Activation which, std::span<const float> values) override;
   std::span<const float> logits(std::uint32_t index) const override;
+  std::span<const ScoredToken> best_logits(std::uint32_t index) const override;
 
  private:
   // Elements of the buffers that a round needs.
@@ -72,7 +74,7 @@ class CudaBackend final : public Backend {
                 operand_sums = 0, operand_scales = 0, sums = 0, turns = 0, stats = 0;
     std::size_t prompt_qkv = 0, prompt_both = 0, prompt_hidden = 0, prompt_attended = 0, prompt_activated = 0,
                 expanded = 0;
-    std::size_t finals = 0, head = 0, logits = 0, pairs = 0, next = 0;
+    std::size_t finals = 0, head = 0, logits = 0, best = 0, pairs = 0, next = 0;
     std::uint64_t bytes() const;
   };
   // Rows of a pass of the decode kernel in a round of so many.
@@ -84,8 +86,9 @@ class CudaBackend final : public Backend {
   // The round as the decode kernel gets it, with those phases of one layer, or of all.
   DecodeJob job(std::uint32_t phases) const;
   void run_stage(std::uint32_t layer, std::uint32_t phases);
-  void fetch(float* to, const float* from, std::size_t count);
-  void fetch_logits();
+  template <typename T>
+  void fetch(T* to, const T* from, std::size_t count) const;
+  void fetch_best();
   bool is_assistant() const { return target_ != nullptr; }
 
   // The prompt rows' part of the stages.
@@ -147,7 +150,13 @@ class CudaBackend final : public Backend {
   DeviceArray<float> prompt_qkv_, prompt_branch_, prompt_both_;
   DeviceArray<std::uint16_t> prompt_x_, prompt_attended_, prompt_activated_, expanded_;
   Gemm gemm_;
-  PinnedArray<float> logits_host_, next_host_;
+  DeviceArray<float> maxima_;
+  DeviceArray<BestRow> best_;
+  PinnedArray<float> next_host_;
+  PinnedArray<BestRow> best_host_;
+  // Rows of logits as far as they were asked for.
+  mutable PinnedArray<float> logits_host_;
+  mutable std::vector<bool> logits_fetched_;
 };
 
 }  // namespace gem::cuda

@@ -49,22 +49,23 @@ DraftOutlook MtpDrafter::outlook(const DraftState& state, std::span<const std::i
   return {DraftKind::kModel, static_cast<const State&>(state).hidden.empty() ? 0 : options_.most, true};
 }
 
-// The draft that follows from a step's logits, if any.
-void MtpDrafter::take(DraftTurn& turn, std::span<const float> logits) const {
+// The draft that follows from a step's row of logits, if any.
+void MtpDrafter::take(DraftTurn& turn, std::uint32_t row) const {
   const std::size_t position = turn.tokens.size() + turn.drafts.size();
   std::optional<std::int32_t> token;
   if (turn.distributions) {
-    if (std::optional<Distribution> q = turn.sampler->distribution(logits)) {
+    if (std::optional<Distribution> q = turn.sampler->distribution(backend_->logits(row))) {
       token = draw(*q, turn.sampler->params().seed, position, DrawPurpose::kDraft);
       turn.drawn_from.push_back(std::move(*q));
     }
   } else {
-    token = turn.sampler->draw(logits, position);
+    token = draw_row(*turn.sampler, *backend_, row, position);
   }
   if (token) {
     turn.drafts.push_back(*token);
     turn.sampler->see_reply(*token);
   } else {
+    const std::span<const float> logits = backend_->logits(row);
     turn.broken = std::any_of(logits.begin(), logits.end(), [](float x) { return std::isnan(x); });
   }
 }
@@ -96,7 +97,7 @@ void MtpDrafter::propose(std::span<DraftTurn> turns) {
     for (std::size_t i = 0; i < active.size(); ++i) {
       DraftTurn& turn = *active[i];
       const std::size_t before = turn.drafts.size();
-      take(turn, backend_->logits(static_cast<std::uint32_t>(i)));
+      take(turn, static_cast<std::uint32_t>(i));
       if (turn.drafts.size() == before || turn.drafts.size() == turn.most) continue;
       const auto& ends = turn.end_tokens;
       if (std::find(ends.begin(), ends.end(), turn.drafts.back()) != ends.end()) continue;

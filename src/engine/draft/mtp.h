@@ -28,7 +28,7 @@ class MtpDrafter final : public Drafter {
   void roll_back(DraftState& state, std::uint32_t length) override;
 
  private:
-  void take(DraftTurn& turn, std::span<const float> logits) const;
+  void take(DraftTurn& turn, std::uint32_t row) const;
 
   const Assistant& assistant_;
   std::unique_ptr<Backend> backend_;

@@ -13,14 +13,15 @@ struct alignas(4) __half2 {
 inline __half __float2half_rn(float x) {
   return {gem::f32_to_f16(x)};
 }
+namespace emulation {
+inline const std::vector<float> kHalves = [] {
+  std::vector<float> all(65536);
+  for (unsigned bits = 0; bits < 65536; ++bits) all[bits] = gem::f16_to_f32(static_cast<std::uint16_t>(bits));
+  return all;
+}();
+}  // namespace emulation
 inline float __half2float(__half h) {
-  static const std::vector<float> values = [] {
-    std::vector<float> all(65536);
-    for (unsigned bits = 0; bits < 65536; ++bits)
-      all[bits] = gem::f16_to_f32(static_cast<std::uint16_t>(bits));
-    return all;
-  }();
-  return values[h.bits];
+  return emulation::kHalves[h.bits];
 }
 inline __half2 __float2half2_rn(float x) {
   return {__float2half_rn(x), __float2half_rn(x)};

@@ -169,11 +169,12 @@ struct Device {
   const std::function<void()>* body = nullptr;
   Place block_size, grid_size;
 
+  // The one that became ready last: a warp goes on as long as it can, while its stacks are in the caches.
   Thread* take_ready() {
     if (ready.empty()) return nullptr;
-    if (random) std::swap(ready.front(), ready[(*random)() % ready.size()]);
-    Thread* t = ready.front();
-    ready.pop_front();
+    if (random) std::swap(ready.back(), ready[(*random)() % ready.size()]);
+    Thread* t = ready.back();
+    ready.pop_back();
     return t;
   }
 };
@@ -276,7 +277,7 @@ void run_blocks(unsigned first, unsigned count, std::size_t shared_bytes) {
       thread->place = {t % d.block_size.x, t / d.block_size.x % d.block_size.y,
                        t / d.block_size.x / d.block_size.y};
       thread->context.make(thread->stack, stack_offset((i - first) * block->live + t), begin_thread);
-      d.ready.push_back(thread.get());
+      d.ready.push_front(thread.get());
       threads.push_back(std::move(thread));
     }
     blocks.push_back(std::move(block));
@@ -340,7 +341,7 @@ void* block_shared(const std::type_info& type, std::size_t bytes) {
 }
 
 void give_way() {
-  device().ready.push_back(current);
+  device().ready.push_front(current);
   wait_or_end();
 }
 

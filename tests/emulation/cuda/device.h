@@ -1,6 +1,6 @@
 // A CUDA device in software, so that the cuda backend's kernels run in tests on any machine, under the
 // sanitizers too: every thread of a launch is a fiber, all of one operating system thread. Slow, and
-// deterministic: threads run in the order of their numbers, or, where GEM_EMULATION_SEED names a number, in
+// deterministic: threads run in a fixed order, or, where GEM_EMULATION_SEED names a number, in
 // an order drawn from it (a missing barrier then changes results).
 //
 // What the device checks by itself: memory it hands out is filled with NaNs; a copy into shared memory leaves

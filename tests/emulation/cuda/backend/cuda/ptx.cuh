@@ -70,11 +70,6 @@ inline void slot_wait(std::uint64_t* barrier, unsigned parity) {
   emulation::slot_wait(barrier, parity);
 }
 
-// The value of one of a register's two halves.
-inline float half_of(unsigned pair, int which) {
-  return __half2float({static_cast<std::uint16_t>(which == 0 ? pair : pair >> 16)});
-}
-
 // Rows of A are lane / 4 and 8 later, its columns 2 (lane % 4), the next, and those 8 later; B has its column
 // at lane / 4, c its columns at 2 (lane % 4). (PTX ISA, "Matrix Fragments for mma.m16n8k16".)
 inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
@@ -85,24 +80,32 @@ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
   };
   Mine mine = {c, a, {b0, b1}};
   emulation::warp_meet(~0u, &mine, [](emulation::Brought all) {
+    const float* halves = emulation::kHalves.data();
     float left[16][16];
     float right[16][8];
+    float sums[16][8];
     for (int l = 0; l < 32; ++l) {
       const Mine& m = *static_cast<const Mine*>(all[static_cast<std::size_t>(l)]);
+      const int row = l / 4;
+      const int col = l % 4 * 2;
       for (int i = 0; i < 4; ++i) {
-        for (int h = 0; h < 2; ++h) left[l / 4 + i % 2 * 8][l % 4 * 2 + h + i / 2 * 8] = half_of(m.a[i], h);
+        left[row + i % 2 * 8][col + i / 2 * 8] = halves[m.a[i] & 0xffff];
+        left[row + i % 2 * 8][col + 1 + i / 2 * 8] = halves[m.a[i] >> 16];
+        sums[row + i / 2 * 8][col + i % 2] = m.c[i];
       }
       for (int i = 0; i < 2; ++i) {
-        for (int h = 0; h < 2; ++h) right[l % 4 * 2 + h + i * 8][l / 4] = half_of(m.b[i], h);
+        right[col + i * 8][row] = halves[m.b[i] & 0xffff];
+        right[col + 1 + i * 8][row] = halves[m.b[i] >> 16];
+      }
+    }
+    for (int row = 0; row < 16; ++row) {
+      for (int k = 0; k < 16; ++k) {
+        for (int col = 0; col < 8; ++col) sums[row][col] += left[row][k] * right[k][col];
       }
     }
     for (int l = 0; l < 32; ++l) {
       const Mine& m = *static_cast<const Mine*>(all[static_cast<std::size_t>(l)]);
-      for (int i = 0; i < 4; ++i) {
-        float sum = m.c[i];
-        for (int k = 0; k < 16; ++k) sum += left[l / 4 + i / 2 * 8][k] * right[k][l % 4 * 2 + i % 2];
-        m.c[i] = sum;
-      }
+      for (int i = 0; i < 4; ++i) m.c[i] = sums[l / 4 + i / 2 * 8][l % 4 * 2 + i % 2];
     }
   });
 }

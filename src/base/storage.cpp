@@ -84,40 +84,96 @@ ScaleMin unpack_scale(const std::uint8_t* s, unsigned b) {
           (s[b + 4] >> 4) | (static_cast<unsigned>(s[b] >> 6) << 4)};
 }
 
+// The codes of a block with their scales, as read_codes() gives them.
+struct BlockCodes {
+  std::uint8_t* codes;
+  float* scales;
+  float* minima;
+};
+
+// As expand_nibbles; `bias` makes the codes signed.
+void codes_of_nibbles(const std::uint8_t* qs, std::uint32_t fifth, int bias, const BlockCodes& to) {
+  for (unsigned j = 0; j < 16; ++j) {
+    to.codes[j] =
+        static_cast<std::uint8_t>(static_cast<int>((qs[j] & 15u) | (((fifth >> j) & 1u) << 4)) - bias);
+    to.codes[j + 16] =
+        static_cast<std::uint8_t>(static_cast<int>((qs[j] >> 4) | (((fifth >> (j + 16)) & 1u) << 4)) - bias);
+  }
+}
+
 // Q4_K, and Q5_K with `fifth` (32 bytes: bit b of byte l is bit 4 of element l of sub-block b).
-void expand_k45(const std::uint8_t* block, const std::uint8_t* fifth, const std::uint8_t* qs, float* out) {
+void codes_of_k45(const std::uint8_t* block, const std::uint8_t* fifth, const std::uint8_t* qs,
+                  const BlockCodes& to) {
   const float d = read_f16(block);
   const float dmin = read_f16(block + 2);
   for (unsigned b = 0; b < 8; ++b) {
     const ScaleMin packed = unpack_scale(block + 4, b);
-    const float scale = d * static_cast<float>(packed.scale);
-    const float min = dmin * static_cast<float>(packed.min);
+    to.scales[b] = d * static_cast<float>(packed.scale);
+    to.minima[b] = -(dmin * static_cast<float>(packed.min));
     const std::uint8_t* bytes = qs + 32 * (b / 2);  // two sub-blocks share 32 bytes: low nibbles, then high
     const unsigned shift = 4 * (b % 2);
     for (unsigned l = 0; l < 32; ++l) {
       unsigned n = (bytes[l] >> shift) & 15u;
       if (fifth != nullptr) n |= ((fifth[l] >> b) & 1u) << 4;
-      out[32 * b + l] = scale * static_cast<float>(n) - min;
+      to.codes[32 * b + l] = static_cast<std::uint8_t>(n);
     }
   }
 }
 
-void expand_q6_k(const std::uint8_t* block, float* out) {
+void codes_of_q6_k(const std::uint8_t* block, const BlockCodes& to) {
   const float d = read_f16(block + 208);
   for (unsigned half = 0; half < 2; ++half) {
     const std::uint8_t* low = block + 64 * half;
     const std::uint8_t* high = block + 128 + 32 * half;
     const std::uint8_t* scales = block + 192 + 8 * half;
+    for (unsigned i = 0; i < 8; ++i)
+      to.scales[8 * half + i] = d * static_cast<float>(static_cast<std::int8_t>(scales[i]));
     for (unsigned part = 0; part < 4;
          ++part) {  // 32 elements each: low nibbles of 64 bytes, then high nibbles
       for (unsigned l = 0; l < 32; ++l) {
         const unsigned nibble = (low[32 * (part % 2) + l] >> (4 * (part / 2))) & 15u;
         const unsigned pair = (high[l] >> (2 * part)) & 3u;
-        const int v = static_cast<int>(nibble | (pair << 4)) - 32;
-        const float scale = d * static_cast<float>(static_cast<std::int8_t>(scales[2 * part + l / 16]));
-        out[128 * half + 32 * part + l] = scale * static_cast<float>(v);
+        to.codes[128 * half + 32 * part + l] =
+            static_cast<std::uint8_t>(static_cast<int>(nibble | (pair << 4)) - 32);
       }
     }
+  }
+}
+
+void codes_of_block(StorageType type, const std::uint8_t* block, const BlockCodes& to) {
+  const bool fifth = type == StorageType::kQ5_0 || type == StorageType::kQ5_1;
+  switch (type) {
+    case StorageType::kQ4_1:
+    case StorageType::kQ5_1:
+      to.scales[0] = read_f16(block);
+      to.minima[0] = read_f16(block + 2);
+      return codes_of_nibbles(block + (fifth ? 8 : 4), fifth ? read_u32(block + 4) : 0, 0, to);
+    case StorageType::kQ5_0:
+      to.scales[0] = read_f16(block);
+      return codes_of_nibbles(block + 6, read_u32(block + 2), 16, to);
+    case StorageType::kQ4_K:
+      return codes_of_k45(block, nullptr, block + 16, to);
+    case StorageType::kQ5_K:
+      return codes_of_k45(block, block + 16, block + 48, to);
+    case StorageType::kQ6_K:
+      return codes_of_q6_k(block, to);
+    default:
+      fail(ErrorCode::kFailed, "{} is not read as codes", storage_info(type).name);
+  }
+}
+
+// By way of the codes: those of the K types.
+void expand_super_block(StorageType type, const std::uint8_t* block, float* out) {
+  std::uint8_t codes[256];
+  float scales[16];
+  float minima[8] = {};
+  codes_of_block(type, block, {codes, scales, minima});
+  if (type == StorageType::kQ6_K) {
+    for (unsigned i = 0; i < 256; ++i)
+      out[i] = scales[i / 16] * static_cast<float>(static_cast<std::int8_t>(codes[i]));
+  } else {
+    for (unsigned i = 0; i < 256; ++i)
+      out[i] = scales[i / 32] * static_cast<float>(codes[i]) + minima[i / 32];
   }
 }
 
@@ -148,13 +204,9 @@ void expand_block(StorageType type, const std::uint8_t* block, float* out) {
       expand_q8_0(block, out);
       return;
     case StorageType::kQ4_K:
-      expand_k45(block, nullptr, block + 16, out);
-      return;
     case StorageType::kQ5_K:
-      expand_k45(block, block + 16, block + 48, out);
-      return;
     case StorageType::kQ6_K:
-      expand_q6_k(block, out);
+      expand_super_block(type, block, out);
       return;
     case StorageType::kAffine:
       return;  // refused by dequantize()
@@ -248,6 +300,34 @@ void dequantize(StorageType type, const void* source, float* out, std::size_t el
          info.block_elements);
   for (std::size_t i = 0; i < elements; i += info.block_elements, block += info.block_bytes)
     expand_block(type, block, out + i);
+}
+
+std::optional<CodeInfo> code_info(StorageType type) {
+  switch (type) {
+    case StorageType::kQ4_1:
+    case StorageType::kQ4_K:
+      return CodeInfo{4, 32, false};
+    case StorageType::kQ5_1:
+    case StorageType::kQ5_K:
+      return CodeInfo{5, 32, false};
+    case StorageType::kQ5_0:
+      return CodeInfo{5, 32, true};
+    case StorageType::kQ6_K:
+      return CodeInfo{6, 16, true};
+    default:
+      return std::nullopt;
+  }
+}
+
+void read_codes(StorageType type, const void* source, std::size_t elements, std::uint8_t* codes,
+                float* scales, float* minima) {
+  const StorageInfo& info = storage_info(type);
+  const std::optional<CodeInfo> kind = code_info(type);
+  if (!kind || elements % info.block_elements != 0)
+    fail(ErrorCode::kFailed, "{} elements of {} are not read as codes", elements, info.name);
+  const auto* block = static_cast<const std::uint8_t*>(source);
+  for (std::size_t i = 0; i < elements; i += info.block_elements, block += info.block_bytes)
+    codes_of_block(type, block, {codes + i, scales + i / kind->group, minima + i / kind->group});
 }
 
 bool can_quantize(StorageType type) {

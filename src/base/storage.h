@@ -47,6 +47,21 @@ void dequantize(StorageType type, const void* source, float* out, std::size_t el
 // Rounds f32 to storage: F32, F16, BF16 (nearest even), Q4_0 and Q8_0 by llama.cpp's reference rule
 // (Q4_0: d = the value of largest magnitude / -8; Q8_0: d = max|x| / 127). Other types are not written by
 // gem.
+// Block types whose elements are scale * code + minimum, with a scale and minimum for every `group` elements.
+// Signed ones have no minimum.
+struct CodeInfo {
+  std::uint32_t bits;
+  std::uint32_t group;
+  bool is_signed;
+};
+// Nothing for types that are not read so: floating point, and Q4_0 and Q8_0, whose blocks are used as they
+// are.
+std::optional<CodeInfo> code_info(StorageType type);
+// Whole blocks: `elements` codes (bytes; of signed types two's complement), and elements / group scales and
+// minima (the latter untouched by signed types).
+void read_codes(StorageType type, const void* source, std::size_t elements, std::uint8_t* codes,
+                float* scales, float* minima);
+
 bool can_quantize(StorageType type);
 void quantize(StorageType type, const float* source, void* out, std::size_t elements);
 

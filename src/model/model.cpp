@@ -30,20 +30,6 @@ std::unique_ptr<Model> Model::load(const std::string& path, const AdmissionOptio
   return model;
 }
 
-namespace {
-
-void refuse_affine(const Model& model) {
-  for (const TensorView& tensor : model.checkpoint().tensors()) {
-    if (tensor.type == StorageType::kAffine && !is_media_tensor(tensor.name))
-      fail(ErrorCode::kRefused,
-           "{}: {} is stored as {}, which the cuda backend does not run yet; --backend cpu does, and 'gem "
-           "convert' makes a gguf-q4_0 or gguf-q8_0 of the original checkpoint",
-           model.path(), tensor.name, tensor.storage_name());
-  }
-}
-
-}  // namespace
-
 BackendKind parse_backend(const std::string& name) {
   if (name == "auto") return cuda_devices().empty() ? BackendKind::kCpu : BackendKind::kCuda;
   if (name == "oracle") return BackendKind::kOracle;
@@ -56,7 +42,6 @@ BackendKind parse_backend(const std::string& name) {
 
 std::unique_ptr<Backend> make_backend(BackendKind kind, const Model& model, unsigned threads) {
   if (kind == BackendKind::kOracle) return make_oracle_backend(model.geometry(), model.weights());
-  if (kind == BackendKind::kCuda) refuse_affine(model);
   if (kind == BackendKind::kCuda) return make_cuda_backend(model.geometry(), model.weights());
   return make_cpu_backend(model.geometry(), model.weights(), threads,
                           [&model](std::span<const std::byte> bytes) { model.checkpoint().release(bytes); });

@@ -8,18 +8,14 @@
 #include <random>
 
 #include "backend/cpu/products.h"
+#include "backend/random_storage.h"
 #include "base/error.h"
 
 namespace gem::cpu {
 namespace {
 
-std::vector<float> random_floats(std::size_t n, unsigned seed, float scale = 1) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, scale);
-  std::vector<float> out(n);
-  for (float& x : out) x = normal(random);
-  return out;
-}
+using testing::random_floats;
+using testing::random_storage;
 
 class KernelTable : public ::testing::TestWithParam<const Kernels*> {
  protected:

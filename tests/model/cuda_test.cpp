@@ -60,7 +60,7 @@ class Cuda : public ::testing::TestWithParam<const char*> {
   std::unique_ptr<Backend> backend_;
 };
 
-// Decode rows have f32-grade activations and f16 caches; prompt rows bf16 activations.
+// Decode rows have f32-grade activations and f16 caches; prompt rows have activations and weights in bf16.
 TEST_P(Cuda, LogitsAreCloseToTheReference) {
   GEM_GOLDEN_OR_SKIP(expected, std::string("models/dense-a/expected-") + GetParam() + ".safetensors");
   const SafetensorsFile file = SafetensorsFile::open(expected);
@@ -91,7 +91,7 @@ TEST_P(Cuda, LogitsAreCloseToTheReference) {
       }
     }
     RecordProperty(prompt ? "mean_kl_prompt" : "mean_kl_decode", std::to_string(kl));
-    EXPECT_LE(kl, prompt ? 1e-3 : 1e-5) << (prompt ? "prompt" : "decode") << " rows: " << kl;
+    EXPECT_LE(kl, prompt ? 2e-3 : 1e-5) << (prompt ? "prompt" : "decode") << " rows: " << kl;
   }
 }
 
@@ -167,7 +167,7 @@ TEST_P(Cuda, CopiedCachesGoOnAsTheOriginal) {
   EXPECT_TRUE(feed(*copy, rest, 3, false) == feed(*original, rest, 3, false));
 }
 
-INSTANTIATE_TEST_SUITE_P(DenseA, Cuda, ::testing::Values("q4_0", "q8_0", "f16", "bf16"));
+INSTANTIATE_TEST_SUITE_P(DenseA, Cuda, ::testing::Values("q4_0", "q8_0", "f16", "bf16", "mlx-q4g64", "mlx-mixed"));
 
 }  // namespace
 }  // namespace gem

@@ -361,7 +361,14 @@ constexpr std::size_t kDeclared = sizeof(DecodeShared) + sizeof(float) * kTeams 
 // What a launch takes if it can: the rest of the memory is the first-level cache, which has to hold what does
 // not fit the registers. 227 KB were 5 % slower.
 constexpr std::uint32_t kPreferred = 164 * 1024 - kDeclared;
-constexpr std::uint32_t kSlotBytes = 4 * chunk_bytes(Format::kQ4);
+
+// A slot of the ring takes four chunks of the model's smallest format, or two or one where that is large.
+std::uint32_t slot_bytes(const DecodeSizes& sizes) {
+  constexpr std::uint32_t kMost = 4 * chunk_bytes(Format::kA4);
+  const std::uint32_t least = sizes.least_chunk_bytes;
+  const std::uint32_t chunks = 4 * least <= kMost ? 4 : 2 * least <= kMost ? 2 : 1;
+  return std::max(chunks * least, sizes.most_chunk_bytes);
+}
 
 // Bytes that attention needs for one layer.
 std::size_t attention_bytes(const HeadShape& s) {
@@ -427,7 +434,7 @@ void decode(DecodeJob job, const DecodeLimits& limits, const DecodeSizes& sizes,
   job.region_bytes = static_cast<std::uint32_t>((std::max(operand, sizes.attention_bytes) + 127) / 128 * 128);
   const std::size_t ops = (std::size_t{job.layer_count} * kOpsOfLayer + 1) * sizeof(DecodeOp);
   const std::size_t fixed = job.region_bytes + reduce + (ops + 127) / 128 * 128;
-  job.slot_bytes = std::max(kSlotBytes, sizes.most_chunk_bytes);
+  job.slot_bytes = slot_bytes(sizes);
   const std::size_t ring = std::size_t{kWarps} * job.slot_bytes;
   if (fixed + ring > limits.shared_bytes)
     raise(cudaErrorInvalidValue, "this model's rows do not fit the device's shared memory");

@@ -168,7 +168,7 @@ constexpr std::uint32_t kMostPairs = 256;  // of a head
 struct DecodeSizes {
   std::uint32_t most_parts = 1;
   std::uint32_t most_part_chunks = 1;  // chunks of the longest part
-  std::uint32_t most_chunk_bytes = 0;
+  std::uint32_t least_chunk_bytes = ~0u, most_chunk_bytes = 0;
   std::size_t attention_bytes = 0;
 };
 std::size_t decode_attention_bytes(const HeadShape& shape);

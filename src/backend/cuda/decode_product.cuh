@@ -22,9 +22,33 @@ __device__ __forceinline__ unsigned subtract(unsigned a, unsigned b) {
 template <Format F>
 struct Fragment;
 
+// The lane's nibbles of a chunk as registers.
+template <int Step>
+__device__ __forceinline__ void nibbles_step(const uint4& words, unsigned (&a)[4]) {
+  const unsigned w = Step == 0 ? words.x : Step == 1 ? words.y : Step == 2 ? words.z : words.w;
+  const unsigned v = w >> 8;
+  a[0] = w & 0x000f000fu;
+  a[1] = w & 0x00f000f0u;
+  a[2] = v & 0x000f000fu;
+  a[3] = v & 0x00f000f0u;
+}
+// Its bytes: in the mantissa of 1024 a byte is 1024 + byte; a signed one is taken plus 128.
+template <int Step, bool Signed>
+__device__ __forceinline__ void bytes_step(const uint4 (&words)[2], unsigned (&a)[4]) {
+  const uint4& q = words[Step / 2];
+  constexpr unsigned kFlip = Signed ? 0x80808080u : 0u;
+  const unsigned first = (Step % 2 == 0 ? q.x : q.z) ^ kFlip;
+  const unsigned second = (Step % 2 == 0 ? q.y : q.w) ^ kFlip;
+  const unsigned bias = half_pair(Signed ? 1152.0f : 1024.0f);
+  a[0] = subtract(__byte_perm(first, 0x64646464u, 0x4240), bias);
+  a[1] = subtract(__byte_perm(first, 0x64646464u, 0x4341), bias);
+  a[2] = subtract(__byte_perm(second, 0x64646464u, 0x4240), bias);
+  a[3] = subtract(__byte_perm(second, 0x64646464u, 0x4341), bias);
+}
+
 template <>
 struct Fragment<Format::kQ4> {
-  static constexpr bool kOffset = true;
+  static constexpr bool kOffset = true, kMinima = false;
   // A code c of row r stands as c 2^-24, of row r + 8 as c 2^-20; c - 8 is meant.
   static constexpr float kUnit0 = 0x1p24f, kUnit1 = 0x1p20f;
   static constexpr float kOffset0 = -0x1p-21f, kOffset1 = -0x1p-17f;
@@ -38,18 +62,13 @@ struct Fragment<Format::kQ4> {
   }
   template <int Step>
   __device__ void step(unsigned (&a)[4]) const {
-    const unsigned w = Step == 0 ? words.x : Step == 1 ? words.y : Step == 2 ? words.z : words.w;
-    const unsigned v = w >> 8;
-    a[0] = w & 0x000f000fu;
-    a[1] = w & 0x00f000f0u;
-    a[2] = v & 0x000f000fu;
-    a[3] = v & 0x00f000f0u;
+    nibbles_step<Step>(words, a);
   }
 };
 
 template <>
 struct Fragment<Format::kQ8> {
-  static constexpr bool kOffset = false;
+  static constexpr bool kOffset = false, kMinima = false;
   static constexpr float kUnit0 = 1, kUnit1 = 1, kOffset0 = 0, kOffset1 = 0;
   uint4 words[2];
   float2 scale[2];
@@ -62,21 +81,13 @@ struct Fragment<Format::kQ8> {
   }
   template <int Step>
   __device__ void step(unsigned (&a)[4]) const {
-    const uint4& q = words[Step / 2];
-    const unsigned first = (Step % 2 == 0 ? q.x : q.z) ^ 0x80808080u;
-    const unsigned second = (Step % 2 == 0 ? q.y : q.w) ^ 0x80808080u;
-    const unsigned bias =
-        half_pair(1152.0f);  // a byte in the mantissa of 1024 is 1024 + byte, byte = code + 128
-    a[0] = subtract(__byte_perm(first, 0x64646464u, 0x4240), bias);
-    a[1] = subtract(__byte_perm(first, 0x64646464u, 0x4341), bias);
-    a[2] = subtract(__byte_perm(second, 0x64646464u, 0x4240), bias);
-    a[3] = subtract(__byte_perm(second, 0x64646464u, 0x4341), bias);
+    bytes_step<Step, true>(words, a);
   }
 };
 
 template <>
 struct Fragment<Format::kH16> {
-  static constexpr bool kOffset = false;
+  static constexpr bool kOffset = false, kMinima = false;
   static constexpr float kUnit0 = 1, kUnit1 = 1, kOffset0 = 0, kOffset1 = 0;
   uint4 words[4];
   float2 scale[2];
@@ -93,6 +104,69 @@ struct Fragment<Format::kH16> {
     a[1] = words[Step].y;
     a[2] = words[Step].z;
     a[3] = words[Step].w;
+  }
+};
+
+// Scales and minima {r, r + 8} of both blocks, at `from` of the chunk.
+__device__ __forceinline__ void load_affine(const std::uint8_t* from, int lane, float down0, float down1,
+                                            float2 (&scale)[2], float2 (&minimum)[2]) {
+#pragma unroll
+  for (int block = 0; block < 2; ++block) {
+    const float4 v = *reinterpret_cast<const float4*>(from + (block * 8 + (lane >> 2)) * 16);
+    scale[block] = make_float2(v.x, v.y);
+    minimum[block] = make_float2(v.z * down0, v.w * down1);
+  }
+}
+
+template <>
+struct Fragment<Format::kA4> {
+  static constexpr bool kOffset = false, kMinima = true;
+  static constexpr float kUnit0 = 0x1p24f, kUnit1 = 0x1p20f, kOffset0 = 0, kOffset1 = 0;
+  uint4 words;
+  float2 scale[2], minimum[2];  // minima in units of the sums
+  __device__ void load(const std::uint8_t* chunk, int lane) {
+    words = *reinterpret_cast<const uint4*>(chunk + lane * 16);
+    load_affine(chunk + 512, lane, 0x1p-24f, 0x1p-20f, scale, minimum);
+  }
+  template <int Step>
+  __device__ void step(unsigned (&a)[4]) const {
+    nibbles_step<Step>(words, a);
+  }
+};
+
+template <>
+struct Fragment<Format::kA8> {
+  static constexpr bool kOffset = false, kMinima = true;
+  static constexpr float kUnit0 = 1, kUnit1 = 1, kOffset0 = 0, kOffset1 = 0;
+  uint4 words[2];
+  float2 scale[2], minimum[2];
+  __device__ void load(const std::uint8_t* chunk, int lane) {
+    words[0] = *reinterpret_cast<const uint4*>(chunk + lane * 16);
+    words[1] = *reinterpret_cast<const uint4*>(chunk + 512 + lane * 16);
+    load_affine(chunk + 1024, lane, 1, 1, scale, minimum);
+  }
+  template <int Step>
+  __device__ void step(unsigned (&a)[4]) const {
+    bytes_step<Step, false>(words, a);
+  }
+};
+
+template <>
+struct Fragment<Format::kS8> {
+  static constexpr bool kOffset = false, kMinima = false;
+  static constexpr float kUnit0 = 1, kUnit1 = 1, kOffset0 = 0, kOffset1 = 0;
+  uint4 words[2];
+  float2 step_scale[4];  // of each 16 columns
+  __device__ void load(const std::uint8_t* chunk, int lane) {
+    words[0] = *reinterpret_cast<const uint4*>(chunk + lane * 16);
+    words[1] = *reinterpret_cast<const uint4*>(chunk + 512 + lane * 16);
+#pragma unroll
+    for (int s = 0; s < 4; ++s)
+      step_scale[s] = *reinterpret_cast<const float2*>(chunk + 1024 + (s * 8 + (lane >> 2)) * 8);
+  }
+  template <int Step>
+  __device__ void step(unsigned (&a)[4]) const {
+    bytes_step<Step, true>(words, a);
   }
 };
 
@@ -313,34 +387,61 @@ __device__ __forceinline__ void add_chunk(const std::uint8_t* from,
     uint4 b[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) b[i] = *reinterpret_cast<const uint4*>(step + i * step_words);
-    // Four chains of two: each block's high halves (with the offset) and its low ones.
-    float high[2][4] = {};
-    float low[2][4] = {};
-    if constexpr (Fragment<F>::kOffset) {
+    if constexpr (F == Format::kS8) {
+      // Four chains of two: each 16 columns' high and low halves.
+      float c[4][4] = {};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) mma(c[i], a[i], b[i].x, b[i].y);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) mma(c[i], a[i], b[i].z, b[i].w);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        sum[n][0] = fmaf(weights.step_scale[i].x, c[i][0], sum[n][0]);
+        sum[n][1] = fmaf(weights.step_scale[i].x, c[i][1], sum[n][1]);
+        sum[n][2] = fmaf(weights.step_scale[i].y, c[i][2], sum[n][2]);
+        sum[n][3] = fmaf(weights.step_scale[i].y, c[i][3], sum[n][3]);
+      }
+    } else {
+      // Four chains of two: each block's high halves (with the offset) and its low ones.
+      float high[2][4] = {};
+      float low[2][4] = {};
+      float2 x[2];  // the sums of the activations
+      if constexpr (Fragment<F>::kOffset || Fragment<F>::kMinima) {
+#pragma unroll
+        for (int block = 0; block < 2; ++block)
+          x[block] = *reinterpret_cast<const float2*>(sums + block * (8 * Tiles) + n * 8);
+      }
+      if constexpr (Fragment<F>::kOffset) {
+#pragma unroll
+        for (int block = 0; block < 2; ++block) {
+          high[block][0] = x[block].x * Fragment<F>::kOffset0;
+          high[block][1] = x[block].y * Fragment<F>::kOffset0;
+          high[block][2] = x[block].x * Fragment<F>::kOffset1;
+          high[block][3] = x[block].y * Fragment<F>::kOffset1;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int block = 0; block < 2; ++block) {
+          const int at = block * 2 + i;
+          mma(high[block], a[at], b[at].x, b[at].y);
+          mma(low[block], a[at], b[at].z, b[at].w);
+        }
+      }
 #pragma unroll
       for (int block = 0; block < 2; ++block) {
-        const float2 x = *reinterpret_cast<const float2*>(sums + block * (8 * Tiles) + n * 8);
-        high[block][0] = x.x * Fragment<F>::kOffset0;
-        high[block][1] = x.y * Fragment<F>::kOffset0;
-        high[block][2] = x.x * Fragment<F>::kOffset1;
-        high[block][3] = x.y * Fragment<F>::kOffset1;
+        sum[n][0] = fmaf(weights.scale[block].x, high[block][0] + low[block][0], sum[n][0]);
+        sum[n][1] = fmaf(weights.scale[block].x, high[block][1] + low[block][1], sum[n][1]);
+        sum[n][2] = fmaf(weights.scale[block].y, high[block][2] + low[block][2], sum[n][2]);
+        sum[n][3] = fmaf(weights.scale[block].y, high[block][3] + low[block][3], sum[n][3]);
+        if constexpr (Fragment<F>::kMinima) {
+          sum[n][0] = fmaf(weights.minimum[block].x, x[block].x, sum[n][0]);
+          sum[n][1] = fmaf(weights.minimum[block].x, x[block].y, sum[n][1]);
+          sum[n][2] = fmaf(weights.minimum[block].y, x[block].x, sum[n][2]);
+          sum[n][3] = fmaf(weights.minimum[block].y, x[block].y, sum[n][3]);
+        }
       }
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-#pragma unroll
-      for (int block = 0; block < 2; ++block) {
-        const int at = block * 2 + i;
-        mma(high[block], a[at], b[at].x, b[at].y);
-        mma(low[block], a[at], b[at].z, b[at].w);
-      }
-    }
-#pragma unroll
-    for (int block = 0; block < 2; ++block) {
-      sum[n][0] = fmaf(weights.scale[block].x, high[block][0] + low[block][0], sum[n][0]);
-      sum[n][1] = fmaf(weights.scale[block].x, high[block][1] + low[block][1], sum[n][1]);
-      sum[n][2] = fmaf(weights.scale[block].y, high[block][2] + low[block][2], sum[n][2]);
-      sum[n][3] = fmaf(weights.scale[block].y, high[block][3] + low[block][3], sum[n][3]);
     }
   }
 }
@@ -493,6 +594,18 @@ __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::
       case Format::kH16:
         tile = multiply_tiles<Format::kH16, Tiles>(cursor, reader, my, tile, part.workers, first, end,
                                                    matrix_rows, reduce, flip, out, op.width);
+        break;
+      case Format::kA4:
+        tile = multiply_tiles<Format::kA4, Tiles>(cursor, reader, my, tile, part.workers, first, end,
+                                                  matrix_rows, reduce, flip, out, op.width);
+        break;
+      case Format::kA8:
+        tile = multiply_tiles<Format::kA8, Tiles>(cursor, reader, my, tile, part.workers, first, end,
+                                                  matrix_rows, reduce, flip, out, op.width);
+        break;
+      case Format::kS8:
+        tile = multiply_tiles<Format::kS8, Tiles>(cursor, reader, my, tile, part.workers, first, end,
+                                                  matrix_rows, reduce, flip, out, op.width);
         break;
     }
     out += matrix_rows;

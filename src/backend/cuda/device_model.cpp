@@ -163,8 +163,12 @@ void DeviceModel::make_tables(cudaStream_t stream) {
   for (const DecodeOp& op : host_ops) {
     const std::uint32_t part_chunks = (std::uint32_t{op.chunks} + op.parts - 1) / op.parts;
     sizes.most_part_chunks = std::max(sizes.most_part_chunks, part_chunks);
-    for (const std::uint8_t format : op.format)
-      sizes.most_chunk_bytes = std::max(sizes.most_chunk_bytes, chunk_bytes(static_cast<Format>(format)));
+    for (std::size_t i = 0; i < std::size(op.data); ++i) {
+      if (op.data[i] == nullptr) continue;
+      const std::uint32_t bytes = chunk_bytes(static_cast<Format>(op.format[i]));
+      sizes.least_chunk_bytes = std::min(sizes.least_chunk_bytes, bytes);
+      sizes.most_chunk_bytes = std::max(sizes.most_chunk_bytes, bytes);
+    }
   }
   sizes.most_parts = most_parts();
   if (sizes.most_parts > limits_.processors)

@@ -13,38 +13,10 @@
 namespace gem::cuda {
 namespace {
 
-// One warp packs one chunk from raw blocks of rows first_row .. of the matrix (whole tiles).
-template <Format F>
-__global__ void pack_blocks(const std::uint8_t* raw, std::uint64_t row_bytes, std::uint32_t first_row,
-                            std::uint32_t rows, std::uint32_t cols, std::uint32_t chunks, std::uint8_t* out) {
-  const std::uint32_t chunk = blockIdx.x * 4 + threadIdx.x / 32;
-  const std::uint32_t tile = blockIdx.y;  // within the piece
-  const std::uint32_t lane = threadIdx.x % 32;
-  if (chunk >= chunks) return;
-  std::uint8_t* to =
-      out + (std::uint64_t{first_row / 16 + tile} * chunks + chunk) * (F == Format::kQ4 ? 576u : 1088u);
-  constexpr std::uint32_t kBlock = F == Format::kQ4 ? 18 : 34;
-  const auto code = [&](std::uint32_t row, std::uint32_t col) -> std::uint32_t {
-    const std::uint32_t r = tile * 16 + row;
-    const std::uint32_t c = chunk * 64 + col;
-    if (first_row + r >= rows || c >= cols) return F == Format::kQ4 ? 8 : 0;
-    const std::uint8_t* block = raw + r * row_bytes + (c / 32) * kBlock + 2;
-    if constexpr (F == Format::kQ4) {
-      const std::uint8_t byte = block[c % 16];
-      return c % 32 < 16 ? byte & 15u : byte >> 4;
-    } else {
-      return block[c % 32];
-    }
-  };
-  for (std::uint32_t i = lane; i < 16 * 64; i += 32) {
-    // Walk by destination word so that no two lanes write one byte.
-    if constexpr (F == Format::kQ8) {
-      const std::uint32_t row = i / 64;
-      const std::uint32_t col = i % 64;
-      to[q8_byte(place_of(row, col))] = static_cast<std::uint8_t>(code(row, col));
-    }
-  }
-  if constexpr (F == Format::kQ4) {
+// Writes the codes of a chunk, by a warp; `code(row, col)` gives one.
+template <Format F, typename Code>
+__device__ __forceinline__ void write_codes(std::uint8_t* to, std::uint32_t lane, Code&& code) {
+  if constexpr (has_nibbles(F)) {
     for (std::uint32_t step = 0; step < 4; ++step) {
       std::uint32_t word = 0;
       for (std::uint32_t reg = 0; reg < 4; ++reg) {
@@ -56,33 +28,91 @@ __global__ void pack_blocks(const std::uint8_t* raw, std::uint64_t row_bytes, st
       }
       reinterpret_cast<std::uint32_t*>(to)[lane * 4 + step] = word;
     }
+  } else {
+    for (std::uint32_t i = lane; i < 16 * 64; i += 32)
+      to[q8_byte(place_of(i / 64, i % 64))] = static_cast<std::uint8_t>(code(i / 64, i % 64));
   }
-  if (lane < 32) {
-    const std::uint32_t row = lane % 16;
-    const std::uint32_t block = lane / 16;
+}
+
+// What a warp packs: one chunk of a piece of a matrix, whose rows begin at first_row (whole tiles).
+struct Piece {
+  std::uint32_t first_row, rows, cols, chunks;
+};
+
+// From raw blocks of Q4_0 or Q8_0.
+template <Format F>
+__global__ void pack_blocks(const std::uint8_t* raw, std::uint64_t row_bytes, Piece p, std::uint8_t* out) {
+  const std::uint32_t chunk = blockIdx.x * 4 + threadIdx.x / 32;
+  const std::uint32_t tile = blockIdx.y;  // within the piece
+  const std::uint32_t lane = threadIdx.x % 32;
+  if (chunk >= p.chunks) return;
+  std::uint8_t* to = out + (std::uint64_t{p.first_row / 16 + tile} * p.chunks + chunk) * chunk_bytes(F);
+  constexpr std::uint32_t kBlock = F == Format::kQ4 ? 18 : 34;
+  write_codes<F>(to, lane, [&](std::uint32_t row, std::uint32_t col) -> std::uint32_t {
     const std::uint32_t r = tile * 16 + row;
-    const std::uint32_t c = chunk * 64 + block * 32;
-    std::uint16_t scale = 0;
-    if (first_row + r < rows && c < cols) memcpy(&scale, raw + r * row_bytes + (c / 32) * kBlock, 2);
-    reinterpret_cast<std::uint16_t*>(to + (F == Format::kQ4 ? 512 : 1024))[scale_index(row, block)] = scale;
+    const std::uint32_t c = chunk * 64 + col;
+    if (p.first_row + r >= p.rows || c >= p.cols) return F == Format::kQ4 ? 8 : 0;
+    const std::uint8_t* block = raw + r * row_bytes + (c / 32) * kBlock + 2;
+    if constexpr (F == Format::kQ4) {
+      const std::uint8_t byte = block[c % 16];
+      return c % 32 < 16 ? byte & 15u : byte >> 4;
+    } else {
+      return block[c % 32];
+    }
+  });
+  const std::uint32_t row = lane % 16;
+  const std::uint32_t block = lane / 16;
+  const std::uint32_t r = tile * 16 + row;
+  const std::uint32_t c = chunk * 64 + block * 32;
+  std::uint16_t scale = 0;
+  if (p.first_row + r < p.rows && c < p.cols) memcpy(&scale, raw + r * row_bytes + (c / 32) * kBlock, 2);
+  reinterpret_cast<std::uint16_t*>(to + (F == Format::kQ4 ? 512 : 1024))[scale_index(row, block)] = scale;
+}
+
+// From rows of codes, a byte each, and after them the row's scales: {scale, minimum} of each 32 columns, or
+// the scale of each 16 (S8).
+template <Format F>
+__global__ void pack_codes(const std::uint8_t* raw, std::uint64_t row_bytes, Piece p, std::uint8_t* out) {
+  const std::uint32_t chunk = blockIdx.x * 4 + threadIdx.x / 32;
+  const std::uint32_t tile = blockIdx.y;
+  const std::uint32_t lane = threadIdx.x % 32;
+  if (chunk >= p.chunks) return;
+  std::uint8_t* to = out + (std::uint64_t{p.first_row / 16 + tile} * p.chunks + chunk) * chunk_bytes(F);
+  const auto inside = [&](std::uint32_t row, std::uint32_t col) {
+    return p.first_row + tile * 16 + row < p.rows && chunk * 64 + col < p.cols;
+  };
+  write_codes<F>(to, lane, [&](std::uint32_t row, std::uint32_t col) -> std::uint32_t {
+    return inside(row, col) ? raw[(tile * 16 + row) * row_bytes + chunk * 64 + col] : 0u;
+  });
+  float* scales = reinterpret_cast<float*>(to + (has_nibbles(F) ? 512 : 1024));
+  for (std::uint32_t i = lane; i < 64; i += 32) {  // a row's four floats
+    const std::uint32_t row = i / 4;
+    const std::uint32_t which = i % 4;
+    const float* from = reinterpret_cast<const float*>(raw + (tile * 16 + row) * row_bytes + p.cols);
+    const float value = inside(row, which * 16) ? from[chunk * 4 + which] : 0.0f;
+    if constexpr (has_minima(F)) {
+      scales[affine_index(row, which / 2) + which % 2 * 2] = value;
+    } else {
+      scales[step_scale_index(row, which)] = value;
+    }
   }
 }
 
 // One warp packs one chunk from f32 rows; a 32-block's scale is a power of two that keeps it within f16.
-__global__ void pack_floats(const float* raw, std::uint32_t first_row, std::uint32_t rows, std::uint32_t cols,
-                            std::uint32_t chunks, std::uint8_t* out) {
+__global__ void pack_floats(const float* raw, Piece p, std::uint8_t* out) {
   const std::uint32_t chunk = blockIdx.x * 4 + threadIdx.x / 32;
   const std::uint32_t tile = blockIdx.y;
   const std::uint32_t lane = threadIdx.x % 32;
-  if (chunk >= chunks) return;
-  std::uint8_t* to = out + (std::uint64_t{first_row / 16 + tile} * chunks + chunk) * 2176u;
+  if (chunk >= p.chunks) return;
+  std::uint8_t* to =
+      out + (std::uint64_t{p.first_row / 16 + tile} * p.chunks + chunk) * chunk_bytes(Format::kH16);
   // Lane: one row and one block.
   const std::uint32_t row = lane % 16;
   const std::uint32_t block = lane / 16;
   const std::uint32_t r = tile * 16 + row;
   const auto value = [&](std::uint32_t i) -> float {
     const std::uint32_t c = chunk * 64 + block * 32 + i;
-    return first_row + r < rows && c < cols ? raw[std::uint64_t{r} * cols + c] : 0.0f;
+    return p.first_row + r < p.rows && c < p.cols ? raw[std::uint64_t{r} * p.cols + c] : 0.0f;
   };
   float largest = 0;
   for (std::uint32_t i = 0; i < 32; ++i) largest = fmaxf(largest, fabsf(value(i)));
@@ -133,13 +163,12 @@ __global__ void expand(Format format, const std::uint8_t* data, std::uint32_t by
 Format format_of(const Matrix& m, Floats floats) {
   if (m.type == StorageType::kQ4_0) return Format::kQ4;
   if (m.type == StorageType::kQ8_0) return Format::kQ8;
+  if (m.type == StorageType::kAffine) return m.affine.bits <= 4 ? Format::kA4 : Format::kA8;
+  if (const auto codes = code_info(m.type))
+    return codes->is_signed ? Format::kS8 : codes->bits <= 4 ? Format::kA4 : Format::kA8;
   constexpr std::uint64_t kLarge = 1u << 20;
-  const bool of_floats =
-      m.type == StorageType::kF32 || m.type == StorageType::kF16 || m.type == StorageType::kBF16;
-  if (floats == Floats::kShortened && of_floats && m.cols % 32 == 0 &&
-      std::uint64_t{m.rows} * m.cols >= kLarge)
-    return Format::kQ4;
-  return Format::kH16;
+  const bool large = std::uint64_t{m.rows} * m.cols >= kLarge && m.cols % 32 == 0;
+  return floats == Floats::kShortened && large ? Format::kQ4 : Format::kH16;
 }
 
 std::uint64_t packed_bytes(const Matrix& matrix, Floats floats) {
@@ -164,6 +193,47 @@ Packer::~Packer() {
   }
 }
 
+namespace {
+
+// What is uploaded of a row.
+enum class Raw { kBlocks, kFloats, kCodes };
+Raw raw_of(const Matrix& m, Format format) {
+  if (format == Format::kH16) return Raw::kFloats;
+  return format == Format::kQ4 || format == Format::kQ8 ? Raw::kBlocks : Raw::kCodes;
+}
+std::size_t raw_row_bytes(const Matrix& m, Format format) {
+  switch (raw_of(m, format)) {
+    case Raw::kFloats:
+      return m.cols * sizeof(float);
+    case Raw::kBlocks:
+      return *storage_bytes(format == Format::kQ4 ? StorageType::kQ4_0 : StorageType::kQ8_0, m.cols);
+    default:
+      return m.cols + m.cols / 16 * sizeof(float);
+  }
+}
+
+// Codes and scales as pack_codes() reads them.
+void write_raw_codes(const Matrix& m, std::uint32_t row, std::uint8_t* to) {
+  float* out = reinterpret_cast<float*>(to + m.cols);
+  if (m.type == StorageType::kAffine) {
+    unpack_codes(m.affine.bits, m.row(row), 0, m.cols, to);
+    const std::uint32_t group = m.affine.group;
+    for (std::uint32_t b = 0; b < m.cols / 32; ++b) {
+      const std::size_t at = std::size_t{row} * (m.cols / group) + b * 32 / group;
+      out[2 * b] = m.affine.scale(at);
+      out[2 * b + 1] = m.affine.bias(at);
+    }
+    return;
+  }
+  const CodeInfo info = *code_info(m.type);
+  std::vector<float> scales(m.cols / info.group), minima(m.cols / info.group);
+  read_codes(m.type, m.row(row), m.cols, to, scales.data(), minima.data());
+  for (std::uint32_t i = 0; i < m.cols / 16; ++i)
+    out[i] = info.is_signed ? scales[i * 16 / info.group] : i % 2 == 0 ? scales[i / 2] : minima[i / 2];
+}
+
+}  // namespace
+
 PackedMatrix Packer::pack(const Matrix& m) {
   PackedMatrix packed;
   if (m.rows == 0) return packed;
@@ -173,11 +243,9 @@ PackedMatrix Packer::pack(const Matrix& m) {
   packed.tiles = (m.rows + kTileRows - 1) / kTileRows;
   packed.chunks = (m.cols + kChunkCols - 1) / kChunkCols;
   packed.data.resize(packed_bytes(m, floats_));
-  const bool floats = packed.format == Format::kH16;
-  const bool rounded = packed.format == Format::kQ4 && m.type != StorageType::kQ4_0;
-  const std::size_t row_bytes = floats    ? m.cols * sizeof(float)
-                                : rounded ? *storage_bytes(StorageType::kQ4_0, m.cols)
-                                          : m.row_bytes();
+  const Raw raw = raw_of(m, packed.format);
+  const bool as_stored = m.type == StorageType::kQ4_0 || m.type == StorageType::kQ8_0;
+  const std::size_t row_bytes = raw_row_bytes(m, packed.format);
   const std::size_t tile_bytes = row_bytes * kTileRows;
   if (tile_bytes > kPiece) raise(cudaErrorInvalidValue, "a matrix has too many columns to be packed");
   const auto tiles_at_once = static_cast<std::uint32_t>(std::min<std::size_t>(kPiece / tile_bytes, 32768));
@@ -196,40 +264,63 @@ PackedMatrix Packer::pack(const Matrix& m) {
       copiers.emplace_back([&, t] {
         const std::uint32_t begin = static_cast<std::uint32_t>(std::uint64_t{rows} * t / threads);
         const std::uint32_t end = static_cast<std::uint32_t>(std::uint64_t{rows} * (t + 1) / threads);
-        if (!floats && !rounded) {
+        if (as_stored) {
           std::memcpy(host + begin * row_bytes, m.row(first + begin), (end - begin) * row_bytes);
           return;
         }
-        std::vector<float> values(rounded ? m.cols : 0);
+        std::vector<float> values(raw == Raw::kBlocks ? m.cols : 0);
         for (std::uint32_t r = begin; r < end; ++r) {
           std::uint8_t* to = host + r * row_bytes;
-          m.expand_row(first + r, rounded ? values.data() : reinterpret_cast<float*>(to));
-          if (rounded) quantize(StorageType::kQ4_0, values.data(), to, m.cols);
+          switch (raw) {
+            case Raw::kCodes:
+              write_raw_codes(m, first + r, to);
+              break;
+            case Raw::kFloats:
+              m.expand_row(first + r, reinterpret_cast<float*>(to));
+              break;
+            case Raw::kBlocks:
+              m.expand_row(first + r, values.data());
+              quantize(StorageType::kQ4_0, values.data(), to, m.cols);
+              break;
+          }
         }
       });
     }
     for (std::thread& thread : copiers) thread.join();
     check(cudaMemcpyAsync(raw_[slot].data(), host, rows * row_bytes, cudaMemcpyHostToDevice, stream_),
           "uploading weights");
-    const dim3 grid((packed.chunks + 3) / 4, tiles);
-    switch (packed.format) {
-      case Format::kQ4:
-        launch(pack_blocks<Format::kQ4>, {grid, 128, 0, stream_}, raw_[slot].data(), row_bytes, first, m.rows,
-               m.cols, packed.chunks, packed.data.data());
-        break;
-      case Format::kQ8:
-        launch(pack_blocks<Format::kQ8>, {grid, 128, 0, stream_}, raw_[slot].data(), row_bytes, first, m.rows,
-               m.cols, packed.chunks, packed.data.data());
-        break;
-      case Format::kH16:
-        launch(pack_floats, {grid, 128, 0, stream_}, reinterpret_cast<const float*>(raw_[slot].data()), first,
-               m.rows, m.cols, packed.chunks, packed.data.data());
-        break;
-    }
-    check_launch("packing weights");
+    pack_piece(packed, raw_[slot].data(), row_bytes, first, tiles);
     check(cudaEventRecord(free_[slot], stream_), "recording an event");
   }
   return packed;
+}
+
+void Packer::pack_piece(const PackedMatrix& packed, const std::uint8_t* raw, std::uint64_t row_bytes,
+                        std::uint32_t first_row, std::uint32_t tiles) {
+  const LaunchShape shape = {dim3((packed.chunks + 3) / 4, tiles), 128, 0, stream_};
+  const Piece piece = {first_row, packed.rows, packed.cols, packed.chunks};
+  std::uint8_t* out = packed.data.data();
+  switch (packed.format) {
+    case Format::kQ4:
+      launch(pack_blocks<Format::kQ4>, shape, raw, row_bytes, piece, out);
+      break;
+    case Format::kQ8:
+      launch(pack_blocks<Format::kQ8>, shape, raw, row_bytes, piece, out);
+      break;
+    case Format::kH16:
+      launch(pack_floats, shape, reinterpret_cast<const float*>(raw), piece, out);
+      break;
+    case Format::kA4:
+      launch(pack_codes<Format::kA4>, shape, raw, row_bytes, piece, out);
+      break;
+    case Format::kA8:
+      launch(pack_codes<Format::kA8>, shape, raw, row_bytes, piece, out);
+      break;
+    case Format::kS8:
+      launch(pack_codes<Format::kS8>, shape, raw, row_bytes, piece, out);
+      break;
+  }
+  check_launch("packing weights");
 }
 
 void gather_rows(const PackedMatrix& m, const RowInfo* rows, std::uint32_t count, float multiplier,

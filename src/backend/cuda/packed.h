@@ -8,9 +8,12 @@
 //   Q4:  32 lanes x 16 bytes of codes 0..15 (value code - 8), then per row pair (l/4) the four f16 scales
 //        {row, row + 8} x {columns 0..31, 32..63}: 576 bytes
 //   Q8:  32 lanes x 32 bytes of codes -128..127, then the scales likewise: 1,088 bytes
-//   H16: 32 lanes x 64 bytes of f16, then four f32 scales a row pair: 2,176 bytes. F16 as it is; BF16, F32
-//   and
-//        the other block types as f16 times a power of two a 32-block.
+//   H16: 32 lanes x 64 bytes of f16, then four f32 scales a row pair: 2,176 bytes. F16 as it is; BF16 and F32
+//        as f16 times a power of two a 32-block.
+//   A4:  codes 0..15 as those of Q4, then for each 32-block and row pair four f32, scales {row, row + 8} and
+//        minima: 768 bytes. Q4_1, Q4_K, MLX with up to 4 bits: value scale * code + minimum
+//   A8:  bytes as those of Q8, unsigned, then as A4: 1,280 bytes. Q5_1, Q5_K, MLX with 5 to 8 bits
+//   S8:  bytes as those of Q8, then for each 16 columns and row pair two f32 scales: 1,280 bytes. Q5_0, Q6_K
 #pragma once
 
 #include <cstdint>
@@ -21,13 +24,21 @@
 
 namespace gem::cuda {
 
-enum class Format : std::uint8_t { kQ4, kQ8, kH16 };
+enum class Format : std::uint8_t { kQ4, kQ8, kH16, kA4, kA8, kS8 };
 
 constexpr std::uint32_t kTileRows = 16;
 constexpr std::uint32_t kChunkCols = 64;
 
 constexpr std::uint32_t chunk_bytes(Format format) {
-  return format == Format::kQ4 ? 576 : format == Format::kQ8 ? 1088 : 2176;
+  constexpr std::uint32_t kBytes[] = {576, 1088, 2176, 768, 1280, 1280};
+  return kBytes[static_cast<int>(format)];
+}
+constexpr bool has_minima(Format format) {
+  return format == Format::kA4 || format == Format::kA8;
+}
+// Whose codes lie as those of Q4; else bytes or halves.
+constexpr bool has_nibbles(Format format) {
+  return format == Format::kQ4 || format == Format::kA4;
 }
 
 struct PackedMatrix {
@@ -57,6 +68,10 @@ class Packer {
   PackedMatrix pack(const Matrix& matrix);
 
  private:
+  // Rows first_row .. of `tiles` tiles, which lie at `raw`.
+  void pack_piece(const PackedMatrix& packed, const std::uint8_t* raw, std::uint64_t row_bytes,
+                  std::uint32_t first_row, std::uint32_t tiles);
+
   static constexpr std::size_t kPiece = std::size_t{64} << 20;
   cudaStream_t stream_;
   Floats floats_;

@@ -39,6 +39,14 @@ __host__ __device__ inline std::uint32_t h16_byte(const Place& p) {
 __host__ __device__ inline std::uint32_t scale_index(std::uint32_t row, std::uint32_t block) {
   return (row % 8) * 4 + block * 2 + row / 8;
 }
+// Of the f32 scale of a row's 32-block in A4 and A8; its minimum lies two further.
+__host__ __device__ inline std::uint32_t affine_index(std::uint32_t row, std::uint32_t block) {
+  return (block * 8 + row % 8) * 4 + row / 8;
+}
+// Of the f32 scale of a row's 16 columns in S8.
+__host__ __device__ inline std::uint32_t step_scale_index(std::uint32_t row, std::uint32_t step) {
+  return (step * 8 + row % 8) * 2 + row / 8;
+}
 
 __device__ __forceinline__ float unpack(Format format, const std::uint8_t* chunk, std::uint32_t row,
                                         std::uint32_t col) {
@@ -53,8 +61,21 @@ __device__ __forceinline__ float unpack(Format format, const std::uint8_t* chunk
     const float scale = __half2float(reinterpret_cast<const __half*>(chunk + 1024)[s]);
     return scale * static_cast<float>(static_cast<std::int8_t>(chunk[q8_byte(p)]));
   }
-  const float scale = reinterpret_cast<const float*>(chunk + 2048)[s];
-  return scale * __half2float(*reinterpret_cast<const __half*>(chunk + h16_byte(p)));
+  if (format == Format::kH16) {
+    const float scale = reinterpret_cast<const float*>(chunk + 2048)[s];
+    return scale * __half2float(*reinterpret_cast<const __half*>(chunk + h16_byte(p)));
+  }
+  if (format == Format::kS8) {
+    const float scale = reinterpret_cast<const float*>(chunk + 1024)[step_scale_index(row, col / 16)];
+    return scale * static_cast<float>(static_cast<std::int8_t>(chunk[q8_byte(p)]));
+  }
+  // Rounded twice, as on the host.
+  const std::uint32_t at = affine_index(row, col / 32);
+  const float* scales = reinterpret_cast<const float*>(chunk + (format == Format::kA4 ? 512 : 1024));
+  const std::uint32_t code =
+      format == Format::kA4 ? *reinterpret_cast<const std::uint32_t*>(chunk + q4_word(p)) >> q4_shift(p) & 15u
+                            : chunk[q8_byte(p)];
+  return __fadd_rn(__fmul_rn(scales[at], static_cast<float>(code)), scales[at + 2]);
 }
 
 }  // namespace gem::cuda

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "backend/cuda/cuda.h"
+#include "emulated.h"
 #include "formats/safetensors.h"
 #include "golden.h"
 #include "model/model.h"
@@ -17,6 +18,8 @@ namespace gem {
 namespace {
 
 using Logits = std::vector<float>;
+using Sizes = std::vector<std::size_t>;
+using testing::full_or_quick;
 
 class Cuda : public ::testing::TestWithParam<const char*> {
  protected:
@@ -98,8 +101,8 @@ TEST_P(Cuda, LogitsAreCloseToTheReference) {
 // A round as one launch, in every width of the kernel and with passes of more than 32 rows, and stage after
 // stage.
 TEST_P(Cuda, WholeRoundsEqualStageAfterStage) {
-  const std::vector<std::int32_t> ids = tokens(3, 96);
-  for (const std::size_t rows : {1u, 2u, 3u, 8u, 9u, 16u, 17u, 32u, 48u, 96u}) {
+  const std::vector<std::int32_t> ids = tokens(3, full_or_quick(96, 37));
+  for (const std::size_t rows : full_or_quick<Sizes>({1, 2, 3, 8, 9, 16, 17, 32, 48, 96}, {16, 35})) {
     const auto a = cache();
     const auto b = cache();
     EXPECT_TRUE(feed(*a, ids, rows, false) == feed(*b, ids, rows, false, true)) << rows << " rows a round";
@@ -107,10 +110,10 @@ TEST_P(Cuda, WholeRoundsEqualStageAfterStage) {
 }
 
 TEST_P(Cuda, ChunksOfAPromptDoNotChangeIt) {
-  const std::vector<std::int32_t> ids = tokens(7, 128);
+  const std::vector<std::int32_t> ids = tokens(7, full_or_quick(128, 70));
   const auto whole = cache();
   const Logits expected = feed(*whole, ids, 128, true);
-  for (const std::size_t chunk : {1u, 2u, 3u, 7u, 16u, 31u, 64u, 65u, 127u}) {
+  for (const std::size_t chunk : full_or_quick<Sizes>({1, 2, 3, 7, 16, 31, 64, 65, 127}, {31, 65})) {
     const auto c = cache();
     EXPECT_TRUE(feed(*c, ids, chunk, true) == expected) << "chunks of " << chunk;
   }
@@ -118,8 +121,9 @@ TEST_P(Cuda, ChunksOfAPromptDoNotChangeIt) {
 
 // Decode rows beside a prompt's chunk in one round, and alone.
 TEST_P(Cuda, RepliesBesideAPromptKeepTheirBits) {
-  const std::vector<std::int32_t> reply = tokens(11, 40);
-  const std::vector<std::int32_t> prompt = tokens(12, 100);
+  const std::size_t rounds = full_or_quick(20, 3);
+  const std::vector<std::int32_t> reply = tokens(11, 2 * rounds);
+  const std::vector<std::int32_t> prompt = tokens(12, 5 * rounds);
   const auto alone = cache();
   const auto alone_prompt = cache();
   const Logits expected = feed(*alone, reply, 1, false);
@@ -128,7 +132,7 @@ TEST_P(Cuda, RepliesBesideAPromptKeepTheirBits) {
   const auto b = cache();
   Logits found;
   Logits found_prompt;
-  for (std::size_t at = 0; at < 20; ++at) {
+  for (std::size_t at = 0; at < rounds; ++at) {
     const Span spans[] = {
         {b.get(), std::span(prompt).subspan(at * 5, 5), {}, Wanted::kAll, Wanted::kNothing, true},
         {a.get(), std::span(reply).subspan(at * 2, 2), {}, Wanted::kAll, Wanted::kNothing, false}};
@@ -148,7 +152,7 @@ TEST_P(Cuda, RepliesBesideAPromptKeepTheirBits) {
 
 // What the prompt cache does: rows out, rows into another cache, and on.
 TEST_P(Cuda, CopiedCachesGoOnAsTheOriginal) {
-  const std::vector<std::int32_t> ids = tokens(21, 120);
+  const std::vector<std::int32_t> ids = tokens(21, full_or_quick(120, 96));
   const auto original = cache();
   feed(*original, std::span(ids).subspan(0, 90), 30, true);
   const std::uint32_t length = original->length();
@@ -167,7 +171,8 @@ TEST_P(Cuda, CopiedCachesGoOnAsTheOriginal) {
   EXPECT_TRUE(feed(*copy, rest, 3, false) == feed(*original, rest, 3, false));
 }
 
-INSTANTIATE_TEST_SUITE_P(DenseA, Cuda, ::testing::Values("q4_0", "q8_0", "f16", "bf16", "mlx-q4g64", "mlx-mixed"));
+INSTANTIATE_TEST_SUITE_P(DenseA, Cuda,
+                         ::testing::Values("q4_0", "q8_0", "f16", "bf16", "mlx-q4g64", "mlx-mixed"));
 
 }  // namespace
 }  // namespace gem

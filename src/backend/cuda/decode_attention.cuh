@@ -67,7 +67,8 @@ struct HeadVector {
   static constexpr int kPairs = D / 64 == 0 ? 1 : D / 64;
   float u[kPairs], v[kPairs];
 
-  // `turns`: cosine and sine of the row's angles.
+  // `turns`: cosine and sine of the row's angles. Short code, as this runs once a layer out of the
+  // instruction caches: parts are added in a loop, and one call serves all kinds of heads.
   __device__ void load(const Parts& qkv, std::uint32_t row, std::uint32_t column, HeadKind kind,
                        const DecodeLayer& layer, const float2* turns, float epsilon) {
     const std::uint32_t lane = thread_index() % 32;
@@ -76,33 +77,45 @@ struct HeadVector {
     const float* weight = kind == HeadKind::kQuery ? layer.q_norm : layer.k_norm;
     float weights[kPairs][2];
     float2 turn[kPairs];
-    float squares = 0;
-    // Four pairs at a time: more do not fit the registers.
 #pragma unroll
-    for (int first = 0; first < kPairs; first += 4) {
-      constexpr int kBatch = Pieces == 4 ? 4 : 2;
-      PartSum<Pieces, float, kBatch> a[4], b[4];
+    for (int i = 0; i < kPairs; ++i) {
+      const std::uint32_t p = lane + 32 * i;
+      u[i] = v[i] = 0;
+      if (!turned || p >= half) continue;
+      weights[i][0] = __ldg(weight + p);
+      weights[i][1] = __ldg(weight + half + p);
+      turn[i] = __ldcg(turns + p);
+    }
+    const std::size_t stride = std::size_t{qkv.rows} * qkv.width;
+    const float* at = qkv.data + std::size_t{row} * qkv.width + column + lane;
+    constexpr int kAtOnce = kPairs < 8 / Pieces ? kPairs : 8 / Pieces;  // pairs whose loads fit the registers
+#pragma unroll 1
+    for (std::uint32_t part = 0; part < qkv.parts; ++part, at += Pieces * stride) {
 #pragma unroll
-      for (int k = 0; k < 4 && first + k < kPairs; ++k) {
-        const std::uint32_t p = lane + 32 * (first + k);
-        a[k].issue(qkv, row, column + p, p < half);
-        b[k].issue(qkv, row, column + half + p, p < half);
-        if (turned && p < half) {
-          weights[first + k][0] = __ldg(weight + p);
-          weights[first + k][1] = __ldg(weight + half + p);
-          turn[first + k] = __ldcg(turns + p);
+      for (int first = 0; first < kPairs; first += kAtOnce) {
+        float a[kAtOnce][Pieces], b[kAtOnce][Pieces];
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+          const bool wanted = lane + 32 * (first + k) < half;
+#pragma unroll
+          for (int piece = 0; piece < Pieces; ++piece) {
+            const float* from = at + piece * stride + 32 * (first + k);
+            load_if(wanted, from, a[k][piece]);
+            load_if(wanted, from + half, b[k][piece]);
+          }
+        }
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+          const float x = sum_pieces(a[k]);
+          const float y = sum_pieces(b[k]);
+          u[first + k] = part == 0 ? x : u[first + k] + x;
+          v[first + k] = part == 0 ? y : v[first + k] + y;
         }
       }
-#pragma unroll
-      for (int k = 0; k < 4 && first + k < kPairs; ++k) {
-        const std::uint32_t p = lane + 32 * (first + k);
-        u[first + k] = v[first + k] = 0;
-        if (p >= half) continue;
-        u[first + k] = a[k].total(qkv, row, column + p);
-        v[first + k] = b[k].total(qkv, row, column + half + p);
-        squares += u[first + k] * u[first + k] + v[first + k] * v[first + k];
-      }
     }
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) squares += u[i] * u[i] + v[i] * v[i];
     const float scale = rsqrtf(warp_sum(squares) / static_cast<float>(2 * half) + epsilon);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
@@ -131,26 +144,27 @@ struct HeadVector {
   }
 };
 
-// Key and value of one row and KV head into the cache. By a warp; `which`: 0 the key, 1 the value.
+// Of a row's q, k, v product: where a head begins. Where a layer takes V from K both start from the same
+// columns.
+__device__ __forceinline__ std::uint32_t head_column(const HeadShape& s, HeadKind kind, std::uint32_t head) {
+  const std::uint32_t before = kind == HeadKind::kQuery                     ? 0
+                               : kind == HeadKind::kKey || s.value_from_key ? s.heads
+                                                                            : s.heads + s.kv_heads;
+  return (before + head) * s.head_dim;
+}
+
+// A key or value into the cache, by the warp that has it.
 template <int D, int Pieces>
-__device__ __forceinline__ void prepare_cache(const DecodeJob& job, const DecodeLayer& layer,
-                                              const CacheLayer& cache, const Parts& qkv, std::uint32_t row,
-                                              std::uint32_t position, std::uint32_t kv_head, int which) {
-  const HeadShape& s = layer.shape;
+__device__ __forceinline__ void store_head(const HeadVector<D, Pieces>& x, const HeadShape& s,
+                                           const CacheLayer& cache, std::uint32_t position,
+                                           std::uint32_t kv_head, HeadKind kind) {
   const std::uint32_t d = s.head_dim;
   const std::uint32_t slot = position % cache.slots;
-  HeadVector<D, Pieces> x;
-  // Where a layer takes V from K both start from the same columns.
-  const std::uint32_t column = (s.heads + kv_head + (which == 0 || s.value_from_key ? 0 : s.kv_heads)) * d;
-  x.load(qkv, row, column, which == 0 ? HeadKind::kKey : HeadKind::kValue, layer,
-         turns_of(job, row, layer.kind), job.epsilon);
-  if (which == 0) {
-    __half* out = cache.keys + (std::size_t{kv_head} * cache.slots + slot) * cache.key_stride;
-    x.each(d, [&](std::uint32_t i, float v) { out[i] = __float2half_rn(v); });
-  } else {
-    __half* out = cache.values + std::size_t{kv_head} * d * cache.slots + slot;
-    x.each(d, [&](std::uint32_t i, float v) { out[std::size_t{i} * cache.slots] = __float2half_rn(v); });
-  }
+  const bool key = kind == HeadKind::kKey;
+  __half* out = key ? cache.keys + (std::size_t{kv_head} * cache.slots + slot) * cache.key_stride
+                    : cache.values + std::size_t{kv_head} * d * cache.slots + slot;
+  const std::size_t step = key ? 1 : cache.slots;
+  x.each(d, [&](std::uint32_t i, float v) { out[i * step] = __float2half_rn(v); });
 }
 
 __device__ __forceinline__ Parts qkv_of(const DecodeJob& job, const DecodeOp* ops, std::uint32_t layer) {
@@ -173,16 +187,17 @@ __device__ __noinline__ void prepare_all(const DecodeShared& shared, const Decod
     const std::uint32_t row = i / heads;
     const std::uint32_t head = i % heads;
     const RowInfo& info = job.rows[row];
-    if (head < s.heads) {
-      HeadVector<D, Pieces> x;
-      x.load(qkv, row, head * s.head_dim, HeadKind::kQuery, layer, turns_of(job, row, layer.kind),
-             job.epsilon);
+    const HeadKind kind = head < s.heads                ? HeadKind::kQuery
+                          : head < s.heads + s.kv_heads ? HeadKind::kKey
+                                                        : HeadKind::kValue;
+    const std::uint32_t of_kind = kind == HeadKind::kQuery ? head : (head - s.heads) % s.kv_heads;
+    HeadVector<D, Pieces> x;
+    x.load(qkv, row, head_column(s, kind, of_kind), kind, layer, turns_of(job, row, layer.kind), job.epsilon);
+    if (kind == HeadKind::kQuery) {
       float* out = job.query + (std::size_t{row} * s.heads + head) * s.head_dim;
       x.each(s.head_dim, [&](std::uint32_t e, float v) { out[e] = v; });
     } else {
-      const std::uint32_t kv = head - s.heads;
-      prepare_cache<D, Pieces>(job, layer, info.layers[index], qkv, row, info.position, kv % s.kv_heads,
-                               static_cast<int>(kv / s.kv_heads));
+      store_head(x, s, info.layers[index], info.position, of_kind, kind);
     }
   }
 }
@@ -289,26 +304,30 @@ __device__ __noinline__ void attend_all(const DecodeShared& shared, const Decode
     const std::uint32_t fresh = job.whole && s.own_keys && end > new_begin ? end - new_begin : 0;
 #pragma unroll 1
     for (std::uint32_t task = warp; task < group + 2 * fresh; task += U::kUnitWarps) {
-      if (task >= group) {
-        const std::uint32_t position = new_begin + (task - group) / 2;
-        prepare_cache<D, Pieces>(job, layer, cache, qkv, row - (last - position), position, kv_head,
-                                 static_cast<int>((task - group) % 2));
-        continue;
-      }
-      const std::uint32_t head = kv_head * group + task;
+      const HeadKind kind = task < group              ? HeadKind::kQuery
+                            : (task - group) % 2 == 0 ? HeadKind::kKey
+                                                      : HeadKind::kValue;
+      const bool is_query = kind == HeadKind::kQuery;
       const auto keep_query = [&](std::uint32_t e, float v) {
         split(v, q_high + task * U::kQueryStride + e, q_low + task * U::kQueryStride + e);
       };
+      if (is_query && !job.whole) {
+        const float* q = job.query + (std::size_t{row} * s.heads + kv_head * group + task) * d;
 #pragma unroll 1
-      for (std::uint32_t e = d + lane; e < D; e += 32) keep_query(e, 0.0f);
-      if (job.whole) {
-        HeadVector<D, Pieces> x;
-        x.load(qkv, row, head * d, HeadKind::kQuery, layer, turns_of(job, row, layer.kind), job.epsilon);
-        x.each(d, keep_query);
+        for (std::uint32_t e = lane; e < D; e += 32) keep_query(e, e < d ? __ldcg(q + e) : 0.0f);
       } else {
-        const float* q = job.query + (std::size_t{row} * s.heads + head) * d;
+        const std::uint32_t position = is_query ? last : new_begin + (task - group) / 2;
+        const std::uint32_t from = row - (last - position);
+        const std::uint32_t column = head_column(s, kind, is_query ? kv_head * group + task : kv_head);
+        HeadVector<D, Pieces> x;
+        x.load(qkv, from, column, kind, layer, turns_of(job, from, layer.kind), job.epsilon);
+        if (!is_query) {
+          store_head(x, s, cache, position, kv_head, kind);
+          continue;
+        }
 #pragma unroll 1
-        for (std::uint32_t e = lane; e < d; e += 32) keep_query(e, __ldcg(q + e));
+        for (std::uint32_t e = d + lane; e < D; e += 32) keep_query(e, 0.0f);
+        x.each(d, keep_query);
       }
       if (lane == 0) {
         peaks[task] = -INFINITY;

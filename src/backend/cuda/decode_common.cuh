@@ -95,6 +95,13 @@ __device__ __forceinline__ void clear(float4& x) {
   x = make_float4(0, 0, 0, 0);
 }
 
+template <int Pieces, typename T>
+__device__ __forceinline__ T sum_pieces(const T (&v)[Pieces]) {
+  if constexpr (Pieces == 1) return v[0];
+  if constexpr (Pieces == 2) return add(v[0], v[1]);
+  if constexpr (Pieces == 4) return add(add(v[0], v[1]), add(v[2], v[3]));
+}
+
 // T: float, or float4 for four neighbouring columns. First issue(), then total().
 template <int Pieces, typename T, int Batch>
 struct PartSum {

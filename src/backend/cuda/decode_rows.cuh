@@ -24,38 +24,31 @@ struct RowStep {
   std::uint32_t operand_row = 0;
   float* plain = nullptr;
 };
-// By `Vectors` float4 a thread, one after the other: more loads at a time do not fit the registers.
-template <int Pieces, int Vectors>
-__device__ __forceinline__ void row_step_of(DecodeShared& s, std::uint32_t width, float epsilon,
-                                            const RowStep& step) {
+// By a few float4 a thread, one after the other. The loops stay loops and the values lie in local memory:
+// this code runs once a layer and is not in the instruction caches then, so that its length is what it costs.
+template <int Pieces>
+__device__ __forceinline__ void row_step(DecodeShared& s, std::uint32_t width, float epsilon,
+                                         const RowStep& step) {
   const std::uint32_t thread = thread_index();
-  float4 r[Vectors], v[Vectors];
-#pragma unroll
-  for (int i = 0; i < Vectors; ++i) {
-    const std::uint32_t col = (thread + i * kThreads) * 4;
-    clear(r[i]);
-    clear(v[i]);
-    if (col >= width) continue;
+  const std::uint32_t first = thread * 4;
+  constexpr std::uint32_t kStride = kThreads * 4;
+  float4 r[kRowVectors], v[kRowVectors];
+  float squares = 0;
+#pragma unroll 1
+  for (std::uint32_t i = 0, col = first; col < width; ++i, col += kStride) {
     r[i] = load4(step.in + col);
-    if (step.adds) prefetch(step.weight + col);
+    if (!step.adds) continue;
+    prefetch(step.weight + col);
     if (step.next != nullptr) prefetch(step.next + col);
+    PartSum<Pieces, float4, 8> parts;
+    parts.issue(step.branch, step.branch_row, col);
+    v[i] = parts.total(step.branch, step.branch_row, col);
+    squares += square_sum(v[i]);
   }
   if (step.adds) {
-    float squares = 0;
-#pragma unroll
-    for (int i = 0; i < Vectors; ++i) {
-      const std::uint32_t col = (thread + i * kThreads) * 4;
-      if (col >= width) continue;
-      PartSum<Pieces, float4, 8> parts;
-      parts.issue(step.branch, step.branch_row, col);
-      v[i] = parts.total(step.branch, step.branch_row, col);
-      squares += square_sum(v[i]);
-    }
     const float norm = rsqrtf(block_sum(s, squares) / static_cast<float>(width) + epsilon);
-#pragma unroll
-    for (int i = 0; i < Vectors; ++i) {
-      const std::uint32_t col = (thread + i * kThreads) * 4;
-      if (col >= width) continue;
+#pragma unroll 1
+    for (std::uint32_t i = 0, col = first; col < width; ++i, col += kStride) {
       const float4 w = __ldg(reinterpret_cast<const float4*>(step.weight + col));
       r[i].x = (r[i].x + v[i].x * norm * w.x) * step.scale;
       r[i].y = (r[i].y + v[i].y * norm * w.y) * step.scale;
@@ -65,14 +58,14 @@ __device__ __forceinline__ void row_step_of(DecodeShared& s, std::uint32_t width
     }
   }
   if (step.next == nullptr) return;
-  float squares = 0;
-#pragma unroll
-  for (int i = 0; i < Vectors; ++i) squares += square_sum(r[i]);
+  squares = 0;
+#pragma unroll 1
+  for (std::uint32_t i = 0, col = first; col < width; ++i, col += kStride) squares += square_sum(r[i]);
   const float norm = rsqrtf(block_sum(s, squares) / static_cast<float>(width) + epsilon);
-#pragma unroll
-  for (int i = 0; i < Vectors; ++i) {
-    const std::uint32_t col = (thread + i * kThreads) * 4;
-    if (col - (thread & 7u) * 4 >= (width + 63) / 64 * 64) break;
+  // To the end of the last chunk, in whole groups of eight lanes.
+#pragma unroll 1
+  for (std::uint32_t i = 0, col = first; col - (thread & 7u) * 4 < (width + 63) / 64 * 64;
+       ++i, col += kStride) {
     float4 y = make_float4(0, 0, 0, 0);
     if (col < width) {
       const float4 w = __ldg(reinterpret_cast<const float4*>(step.next + col));
@@ -80,15 +73,6 @@ __device__ __forceinline__ void row_step_of(DecodeShared& s, std::uint32_t width
       if (step.plain != nullptr) *reinterpret_cast<float4*>(step.plain + col) = y;
     }
     if (step.makes_operand) store_operand(step.operand, step.operand_row, col, y, step.up);
-  }
-}
-template <int Pieces>
-__device__ __forceinline__ void row_step(DecodeShared& s, std::uint32_t width, float epsilon,
-                                         const RowStep& step) {
-  if (width <= 2 * 4 * kThreads) {
-    row_step_of<Pieces, 2>(s, width, epsilon, step);
-  } else {
-    row_step_of<Pieces, kRowVectors>(s, width, epsilon, step);
   }
 }
 

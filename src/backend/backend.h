@@ -75,9 +75,13 @@ class Backend {
   // that computes them differently (tiles against vectors) says no: only positions that were read as prompt
   // are resumed then.
   virtual bool decode_equals_prompt() const { return true; }
+  // Rows of a prompt in a round that read it fast, where nothing else is asked for.
+  virtual std::uint32_t preferred_chunk() const { return 256; }
   // Bytes of activations and work space for rounds of at most `rows` rows and `logit_rows` logits.
   virtual std::uint64_t scratch_bytes(std::uint32_t rows, std::uint32_t logit_rows) const = 0;
 
+  // Gives up, before weights are loaded, what it would hold for speed alone. False: there is nothing.
+  virtual bool use_less_memory() { return false; }
   // Bytes of weights in memory while the backend runs; nothing: those of the checkpoint.
   virtual std::optional<std::uint64_t> weight_bytes() const { return std::nullopt; }
   // Bytes free on the device that holds weights, caches and scratch; nothing: they are in the host's memory.

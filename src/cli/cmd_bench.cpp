@@ -41,7 +41,7 @@ class Bench {
   explicit Bench(const Options& o)
       : o_(o),
         model_(Model::load(o.model.path(), {.any_geometry = o.model.any_geometry})),
-        backend_(make_backend(parse_backend(o.model.backend), *model_, o.model.threads)),
+        backend_(o.model.backend_for(*model_)),
         kv_type_(choose_kv_type(*backend_, o.model.kv_type)) {
     backend_->load_weights({});
   }
@@ -120,8 +120,8 @@ class Bench {
   std::int32_t any_token() { return static_cast<std::int32_t>(random_() % model_->geometry().vocab); }
 
   std::unique_ptr<KvCache> new_cache(std::uint32_t positions) {
-    return backend_->new_cache(
-        KvPlan::make(model_->geometry(), positions, std::min(o_.model.chunk, positions), kv_type_));
+    return backend_->new_cache(KvPlan::make(model_->geometry(), positions,
+                                            std::min(o_.model.chunk_on(*backend_), positions), kv_type_));
   }
 
   // Back to `depth` positions: by rolling back where the rings allow it, else by reading the prefix again.
@@ -133,7 +133,7 @@ class Bench {
 
   void fill(KvCache& cache, std::uint32_t tokens, bool logits = false) {
     for (std::uint32_t at = 0; at < tokens;) {
-      const std::uint32_t rows = std::min({o_.model.chunk, tokens - at, cache.plan().max_span});
+      const std::uint32_t rows = std::min({o_.model.chunk_on(*backend_), tokens - at, cache.plan().max_span});
       std::vector<std::int32_t> ids(rows);
       for (std::int32_t& id : ids) id = any_token();
       const bool last = logits && at + rows == tokens;

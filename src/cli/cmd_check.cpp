@@ -54,7 +54,8 @@ void add_check(CLI::App& app) {
     const auto model = Model::load(o->model.path(), {.any_geometry = o->model.any_geometry});
     const unsigned threads = o->model.threads;
     const BackendMaker make = [&](const Geometry& g, const Weights& w) {
-      return kind == BackendKind::kCuda ? make_cuda_backend(g, w) : make_cpu_backend(g, w, threads);
+      return kind == BackendKind::kCuda ? make_cuda_backend(g, w, {o->model.device})
+                                        : make_cpu_backend(g, w, threads);
     };
     bool passed = true;
     if (kind == BackendKind::kCuda) {

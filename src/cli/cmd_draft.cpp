@@ -29,11 +29,11 @@ void run(const Options& o) {
   const auto assistant = Assistant::load(o.assistant, *model, {.any_geometry = o.model.any_geometry});
   const Geometry& g = model->geometry();
   const std::vector<std::int32_t> ids = read_token_ids(o.ids, g.vocab);
-  const auto backend = make_backend(parse_backend(o.model.backend), *model, o.model.threads);
+  const auto backend = o.model.backend_for(*model);
   const auto drafter = make_assistant_backend(*backend, *assistant);
 
   const auto total = static_cast<std::uint32_t>(ids.size());
-  const std::uint32_t chunk = std::min(o.model.chunk, total);
+  const std::uint32_t chunk = std::min(o.model.chunk_on(*backend), total);
   const auto cache =
       backend->new_cache(KvPlan::make(g, total, chunk, choose_kv_type(*backend, o.model.kv_type)));
   for (std::uint32_t at = 0; at < total; at += chunk) {

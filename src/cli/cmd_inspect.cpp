@@ -32,7 +32,7 @@ Findings examine(const Options& o, const Checkpoint& checkpoint) {
   for (const TensorView& t : checkpoint.tensors()) f.media += is_media_tensor(t.name) ? 1 : 0;
   if (f.profile.role == ModelRole::kTrunk) {
     const auto model = Model::load(o.model.path(), {.any_geometry = o.model.any_geometry});
-    const auto backend = make_backend(parse_backend(o.model.backend), *model, 1);
+    const auto backend = o.model.backend_for(*model);
     const std::uint32_t trained = f.profile.geometry.context;
     const std::uint32_t context = o.model.context != 0 ? o.model.context : std::min(trained, kDefaultContext);
     if (context > trained)
@@ -41,7 +41,7 @@ Findings examine(const Options& o, const Checkpoint& checkpoint) {
     f.plan = plan_memory(*model, *backend,
                          {.context = context,
                           .streams = o.streams,
-                          .chunk = std::min(o.model.chunk, context),
+                          .chunk = std::min(o.model.chunk_on(*backend), context),
                           .kv_type = o.model.kv_type});
   }
   return f;

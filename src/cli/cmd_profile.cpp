@@ -61,10 +61,10 @@ void run(const Options& o) {
   if (std::uint64_t{o.depth} + o.rows > g.context)
     fail(ErrorCode::kUsage, "{} rows at a depth of {} were asked for, the model was trained for {}", o.rows,
          o.depth, g.context);
-  const auto backend = make_backend(parse_backend(o.model.backend), *model, o.model.threads);
+  const auto backend = o.model.backend_for(*model);
   const KvType kv_type = choose_kv_type(*backend, o.model.kv_type);
   backend->load_weights({});
-  const std::uint32_t span = std::max(o.rows, std::min(o.model.chunk, o.depth + 1));
+  const std::uint32_t span = std::max(o.rows, std::min(o.model.chunk_on(*backend), o.depth + 1));
   const auto cache =
       backend->new_cache(KvPlan::make(g, o.depth + o.rows, std::min(span, o.depth + o.rows), kv_type));
 

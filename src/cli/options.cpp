@@ -40,8 +40,9 @@ void ModelOptions::add_to(CLI::App& app, bool positional) {
   app.add_option("--context", context,
                  "Positions a conversation may hold (default: what the model was trained for, at most 32768)")
       ->check(CLI::Range(2u, 1u << 28));
-  app.add_option("--chunk", chunk, "Prompt tokens read in one round")
-      ->capture_default_str()
+  app.add_option("--device", device, "Of several devices, which one the cuda backend uses, from 0")
+      ->check(CLI::Range(0, 1023));
+  app.add_option("--chunk", chunk, "Prompt tokens read in one round (default: 256 on the CPU, 2048 on CUDA)")
       ->check(CLI::Range(1, 8192));
   app.add_option_function<std::string>(
          "--kv-type", [this](const std::string& name) { kv_type = kv_type_from_name(name); },
@@ -87,10 +88,15 @@ SessionOptions ModelOptions::session() const {
   s.threads = threads;
   s.context = context;
   s.chunk = chunk;
+  s.device = device;
   s.any_geometry = any_geometry;
   s.drafts = drafts;
   s.kv_type = kv_type;
   return s;
+}
+
+std::unique_ptr<Backend> ModelOptions::backend_for(const Model& loaded) const {
+  return make_backend(parse_backend(backend), loaded, threads, device);
 }
 
 void SamplingOptions::add_to(CLI::App& app) {

@@ -18,7 +18,8 @@ struct ModelOptions {
   std::string backend = "auto";
   unsigned threads = 0;
   std::uint32_t context = 0;
-  std::uint32_t chunk = 256;
+  std::uint32_t chunk = 0;  // 0: the backend's
+  std::optional<int> device;
   bool any_geometry = false;
   std::optional<KvType> kv_type;  // nothing: the backend's first
   SessionDrafts drafts;           // off where add_drafts_to was not called
@@ -27,6 +28,8 @@ struct ModelOptions {
   void add_drafts_to(CLI::App& app);  // --mtp, --no-mtp, --draft-max, …
   std::string path() const;  // the bundled model where none was named; a repository is looked up in the cache
   SessionOptions session() const;
+  std::unique_ptr<Backend> backend_for(const Model& loaded) const;
+  std::uint32_t chunk_on(const Backend& used) const { return chunk != 0 ? chunk : used.preferred_chunk(); }
 };
 
 // --temperature, --top-k, …; unset ones take the model's defaults.

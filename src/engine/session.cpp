@@ -72,8 +72,9 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
     fail(ErrorCode::kUsage, "a context of {} was asked for, {} was trained for {}", context,
          s->model_->profile().title, g.context);
   }
-  s->backend_ = make_backend(options.backend, *s->model_, options.threads);
-  const std::uint32_t chunk = std::clamp(options.chunk, 1u, context);
+  s->backend_ = make_backend(options.backend, *s->model_, options.threads, options.device);
+  const std::uint32_t chunk =
+      std::clamp(options.chunk != 0 ? options.chunk : s->backend_->preferred_chunk(), 1u, context);
   if (options.wrap_backend) s->backend_ = options.wrap_backend(std::move(s->backend_));
   MemoryOptions plan{
       .context = context, .streams = options.streams, .chunk = chunk, .kv_type = options.kv_type};
@@ -88,6 +89,8 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
   const auto room = device ? device : available_memory();
   if (plan.streams == 0) plan.streams = default_streams(*s->model_, *s->backend_, plan, room);
   s->memory_ = plan_memory(*s->model_, *s->backend_, plan);
+  if (room && s->memory_.total() > *room && s->backend_->use_less_memory())
+    s->memory_ = plan_memory(*s->model_, *s->backend_, plan);
   if (room && s->memory_.total() > *room) {
     plan.checkpoints = false;
     s->memory_ = plan_memory(*s->model_, *s->backend_, plan);

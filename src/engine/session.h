@@ -31,10 +31,11 @@ struct SessionDrafts {
 struct SessionOptions {
   std::string model;
   BackendKind backend = BackendKind::kCpu;
-  unsigned threads = 0;       // 0: one a physical core
-  std::uint32_t context = 0;  // 0: the smaller of what the model was trained for and kDefaultContext
-  std::uint32_t chunk = 256;
-  std::uint32_t streams = 1;  // 0: default_streams()
+  unsigned threads = 0;            // 0: one a physical core
+  std::uint32_t context = 0;       // 0: the smaller of what the model was trained for and kDefaultContext
+  std::uint32_t chunk = 0;         // 0: the backend's
+  std::optional<int> device = {};  // of the cuda backend; nothing: the first
+  std::uint32_t streams = 1;       // 0: default_streams()
   bool any_geometry = false;
   std::optional<KvType> kv_type = {};  // nothing: the backend's first
   // Bytes for states of prompts beside those of the streams; nothing: as much as fits,

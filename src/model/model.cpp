@@ -40,9 +40,12 @@ BackendKind parse_backend(const std::string& name) {
   fail(ErrorCode::kUsage, "unknown backend {:?} (known: auto, cpu, cuda, oracle)", name);
 }
 
-std::unique_ptr<Backend> make_backend(BackendKind kind, const Model& model, unsigned threads) {
+std::unique_ptr<Backend> make_backend(BackendKind kind, const Model& model, unsigned threads,
+                                      std::optional<int> device) {
+  if (device && kind != BackendKind::kCuda)
+    fail(ErrorCode::kUsage, "--device chooses among the devices of the cuda backend, which is not in use");
   if (kind == BackendKind::kOracle) return make_oracle_backend(model.geometry(), model.weights());
-  if (kind == BackendKind::kCuda) return make_cuda_backend(model.geometry(), model.weights());
+  if (kind == BackendKind::kCuda) return make_cuda_backend(model.geometry(), model.weights(), {device});
   return make_cpu_backend(model.geometry(), model.weights(), threads,
                           [&model](std::span<const std::byte> bytes) { model.checkpoint().release(bytes); });
 }

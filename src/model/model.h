@@ -36,7 +36,9 @@ enum class BackendKind : std::uint8_t { kOracle, kCpu, kCuda };
 // Error(kUsage) for a name that is no backend of this build.
 BackendKind parse_backend(const std::string& name);
 // `model` must outlive the backend.
-std::unique_ptr<Backend> make_backend(BackendKind kind, const Model& model, unsigned threads);
+// `device`: of the cuda backend; Error(kUsage) where another one is asked to use it.
+std::unique_ptr<Backend> make_backend(BackendKind kind, const Model& model, unsigned threads,
+                                      std::optional<int> device = {});
 
 // What a checkpoint holds, by storage type.
 struct StorageCount {

@@ -27,30 +27,6 @@ class KernelTable : public ::testing::TestWithParam<const Kernels*> {
 
 constexpr std::uint32_t kCols[] = {32, 64, 96, 384, 768, 896, 3840};  // odd and even numbers of blocks
 
-// Random stored weights of any type, with finite scales of a sensible size.
-std::vector<std::byte> random_storage(StorageType type, std::size_t rows, std::size_t cols, unsigned seed) {
-  const std::size_t elements = rows * cols;
-  std::vector<std::byte> out(*storage_bytes(type, elements));
-  if (can_quantize(type)) {
-    const std::vector<float> weights = random_floats(elements, seed, 0.05f);
-    quantize(type, weights.data(), out.data(), elements);
-    return out;
-  }
-  std::mt19937 random(seed);
-  for (std::byte& b : out) b = static_cast<std::byte>(random());
-  // The f16 scales: between 0.001 and 0.002, whatever their place.
-  const StorageInfo& info = storage_info(type);
-  for (std::size_t at = 0; at < out.size(); at += info.block_bytes) {
-    const auto put = [&](std::size_t offset) {
-      out[at + offset] = static_cast<std::byte>(random());
-      out[at + offset + 1] = std::byte{0x14};
-    };
-    put(type == StorageType::kQ6_K ? 208 : 0);
-    if (type != StorageType::kQ6_K && type != StorageType::kQ5_0) put(2);
-  }
-  return out;
-}
-
 constexpr StorageType kIntegerTypes[] = {StorageType::kQ4_0, StorageType::kQ8_0, StorageType::kQ4_1,
                                          StorageType::kQ5_0, StorageType::kQ5_1, StorageType::kQ4_K,
                                          StorageType::kQ5_K, StorageType::kQ6_K};

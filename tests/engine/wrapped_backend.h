@@ -48,6 +48,9 @@ class WrappedBackend final : public Backend {
   std::uint64_t scratch_bytes(std::uint32_t rows, std::uint32_t logit_rows) const override {
     return inner_->scratch_bytes(rows, logit_rows);
   }
+  std::uint32_t preferred_chunk() const override { return inner_->preferred_chunk(); }
+  bool use_less_memory() override { return inner_->use_less_memory(); }
+  std::optional<std::uint64_t> device_memory() const override { return inner_->device_memory(); }
   std::optional<std::uint64_t> weight_bytes() const override { return inner_->weight_bytes(); }
   void load_weights(const Progress& progress) override { inner_->load_weights(progress); }
   bool run_all() override { return inner_->run_all(); }

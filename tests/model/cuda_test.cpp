@@ -119,6 +119,21 @@ TEST_P(Cuda, ChunksOfAPromptDoNotChangeIt) {
   }
 }
 
+// Matrices that are kept in bf16 give the bits of those that are expanded for every chunk.
+TEST_P(Cuda, LessMemoryGivesTheSameBits) {
+  const std::vector<std::int32_t> ids = tokens(8, 40);
+  const auto c = cache();
+  const Logits expected = feed(*c, ids, 40, true);
+  auto other = make_backend(BackendKind::kCuda, *model_, 1);
+  const std::uint64_t bytes = *other->weight_bytes();
+  EXPECT_TRUE(other->use_less_memory());
+  EXPECT_FALSE(other->use_less_memory());
+  EXPECT_LT(*other->weight_bytes(), bytes);
+  std::swap(backend_, other);
+  const auto again = cache();
+  EXPECT_TRUE(feed(*again, ids, 40, true) == expected);
+}
+
 // Decode rows beside a prompt's chunk in one round, and alone.
 TEST_P(Cuda, RepliesBesideAPromptKeepTheirBits) {
   const std::size_t rounds = full_or_quick(20, 3);

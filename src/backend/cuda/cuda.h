@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,7 @@ struct CudaDevice {
 };
 
 struct CudaOptions {
-  int device = 0;
+  std::optional<int> device = {};  // nothing: the first that the build has kernels for
 };
 
 // Whether this build has the backend.

@@ -22,7 +22,18 @@ CudaBackend::CudaBackend(const Geometry& geometry, const Weights& weights, const
       device_(device),
       limits_(DecodeLimits::of(device.id)),
       model_(geometry, limits_),
-      target_(target) {}
+      target_(target) {
+  // The matrices in bf16 beside the packed ones make prompts faster, above all short chunks of them; where
+  // most of the memory is left then, and never for an assistant, which reads none.
+  constexpr double kMost = 0.65;
+  const double free = static_cast<double>(device_memory().value_or(0));
+  model_.keep_expanded = target == nullptr &&
+                         static_cast<double>(model_.bytes(weights) + model_.expanded_bytes()) <= kMost * free;
+}
+
+bool CudaBackend::use_less_memory() {
+  return !model_.loaded() && std::exchange(model_.keep_expanded, false);
+}
 
 std::string CudaBackend::description() const {
   return fmt::format("cuda ({})", device_.name);
@@ -89,7 +100,8 @@ CudaBackend::RoundSizes CudaBackend::sizes_of(std::uint32_t decode_rows, std::ui
     n.prompt_hidden = std::size_t{prompt_rows} * g_.hidden;
     n.prompt_attended = prompt_rows * query;
     n.prompt_activated = std::size_t{prompt_rows} * g_.ffn;
-    n.expanded = std::max({qkv * g_.hidden, query * g_.hidden, std::size_t{2} * g_.ffn * g_.hidden});
+    if (!model_.keep_expanded)
+      n.expanded = std::max({qkv * g_.hidden, query * g_.hidden, std::size_t{2} * g_.ffn * g_.hidden});
   }
   n.finals = std::size_t{final_rows} * g_.hidden;
   n.head = parts(g_.hidden) * pieces * std::min(logit_rows, in_pass) * g_.vocab;
@@ -430,9 +442,7 @@ void CudaBackend::prompt_attn_input(const DeviceLayer& l) {
   if (prompt_rows_ == 0) return;
   norm_to_bf16(prompt_residual(), prompt_rows_, g_.hidden, l.attn_norm.data(), g_.norm_epsilon,
                prompt_x_.data(), stream_);
-  const PackedMatrix* matrices[] = {&l.q, &l.k, &l.v};
-  prompt_product({matrices, l.shape.value_from_key ? 2u : 3u}, g_.hidden, prompt_x_.data(),
-                 prompt_qkv_.data());
+  prompt_product(l, 0, g_.hidden, prompt_x_.data(), prompt_qkv_.data());
 }
 
 void CudaBackend::prompt_qk_prep(const DeviceLayer& l, std::uint32_t layer) {
@@ -451,8 +461,7 @@ void CudaBackend::prompt_attention(const DeviceLayer& l, std::uint32_t layer) {
 
 void CudaBackend::prompt_attn_output(const DeviceLayer& l) {
   if (prompt_rows_ == 0) return;
-  const PackedMatrix* matrices[] = {&l.o};
-  prompt_product(matrices, l.query_width, prompt_attended_.data(), prompt_branch_.data());
+  prompt_product(l, 1, l.query_width, prompt_attended_.data(), prompt_branch_.data());
   add_branch(prompt_branch_.data(), prompt_rows_, g_.hidden, l.post_attention_norm.data(), 1.0f,
              g_.norm_epsilon, prompt_residual(), stream_);
 }
@@ -461,28 +470,27 @@ void CudaBackend::prompt_ffn_input(const DeviceLayer& l) {
   if (prompt_rows_ == 0) return;
   norm_to_bf16(prompt_residual(), prompt_rows_, g_.hidden, l.ffn_norm.data(), g_.norm_epsilon,
                prompt_x_.data(), stream_);
-  const PackedMatrix* matrices[] = {&l.gate, &l.up};
-  prompt_product(matrices, g_.hidden, prompt_x_.data(), prompt_both_.data());
+  prompt_product(l, 2, g_.hidden, prompt_x_.data(), prompt_both_.data());
   activate_bf16(prompt_both_.data(), prompt_rows_, g_.ffn, prompt_activated_.data(), stream_);
 }
 
 void CudaBackend::prompt_ffn_output(const DeviceLayer& l) {
   if (prompt_rows_ == 0) return;
-  const PackedMatrix* matrices[] = {&l.down};
-  prompt_product(matrices, g_.ffn, prompt_activated_.data(), prompt_branch_.data());
+  prompt_product(l, 3, g_.ffn, prompt_activated_.data(), prompt_branch_.data());
   add_branch(prompt_branch_.data(), prompt_rows_, g_.hidden, l.post_ffw_norm.data(), l.scale, g_.norm_epsilon,
              prompt_residual(), stream_);
 }
 
-// Matrices of `cols` columns side by side times the prompt rows x [rows, cols].
-void CudaBackend::prompt_product(std::span<const PackedMatrix* const> matrices, std::uint32_t cols,
+// The matrices of a product, of `cols` columns, side by side times the prompt rows x [rows, cols].
+void CudaBackend::prompt_product(const DeviceLayer& l, std::size_t which, std::uint32_t cols,
                                  const std::uint16_t* x, float* out) {
+  const std::uint16_t* w = l.expanded[which].data();
   std::uint32_t height = 0;
-  for (const PackedMatrix* m : matrices) {
-    expand_bf16(*m, expanded_.data() + std::size_t{height} * cols, stream_);
+  for (const PackedMatrix* m : l.matrices(which)) {
+    if (w == nullptr) expand_bf16(*m, expanded_.data() + std::size_t{height} * cols, stream_);
     height += m->rows;
   }
-  gemm_.multiply(expanded_.data(), height, cols, x, prompt_rows_, out, height, stream_);
+  gemm_.multiply(w != nullptr ? w : expanded_.data(), height, cols, x, prompt_rows_, out, height, stream_);
 }
 
 void CudaBackend::copy_to(void* device, const void* host, std::size_t bytes) {
@@ -537,15 +545,16 @@ std::unique_ptr<Backend> make_cuda_backend(const Geometry& geometry, const Weigh
     cudaGetLastError();
     fail(ErrorCode::kFailed, "cuda: no usable device: {}", cudaGetErrorString(status));
   }
-  if (options.device < 0 || options.device >= count)
-    fail(ErrorCode::kUsage, "cuda: there is no device {} ({} found)", options.device, count);
+  const int wanted = options.device.value_or(0);
+  if (wanted < 0 || wanted >= count)
+    fail(ErrorCode::kUsage, "cuda: there is no device {} ({} found, counted from 0)", wanted, count);
   for (const CudaDevice& device : cuda_devices()) {
-    if (device.id != options.device) continue;
+    if (options.device && device.id != wanted) continue;
     cuda::check(cudaSetDevice(device.id), "choosing the device");
     return std::make_unique<cuda::CudaBackend>(geometry, weights, device);
   }
   cudaDeviceProp p = {};
-  cuda::check(cudaGetDeviceProperties(&p, options.device), "asking for the device");
+  cuda::check(cudaGetDeviceProperties(&p, wanted), "asking for the device");
   fail(ErrorCode::kFailed,
        "cuda: {} has compute capability {}.{}, this build has kernels for {}; build with "
        "-DGEM_CUDA_ARCHS={}{} "

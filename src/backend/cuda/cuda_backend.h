@@ -40,6 +40,8 @@ class CudaBackend final : public Backend {
   std::unique_ptr<KvCache> new_cache(const KvPlan& plan) override;
   std::span<const KvType> kv_types() const override;
   std::uint32_t kv_element_bytes(StorageType) const override { return 2; }
+  std::uint32_t preferred_chunk() const override { return 2048; }
+  bool use_less_memory() override;
   std::uint64_t scratch_bytes(std::uint32_t rows, std::uint32_t logit_rows) const override;
   std::optional<std::uint64_t> weight_bytes() const override;
   std::optional<std::uint64_t> device_memory() const override;
@@ -98,8 +100,8 @@ class CudaBackend final : public Backend {
   void prompt_attn_output(const DeviceLayer& l);
   void prompt_ffn_input(const DeviceLayer& l);
   void prompt_ffn_output(const DeviceLayer& l);
-  void prompt_product(std::span<const PackedMatrix* const> matrices, std::uint32_t cols,
-                      const std::uint16_t* x, float* out);
+  void prompt_product(const DeviceLayer& l, std::size_t which, std::uint32_t cols, const std::uint16_t* x,
+                      float* out);
   float* prompt_residual() const { return residual_.data() + std::size_t{decode_rows_} * g_.hidden; }
 
   void copy_to(void* device, const void* host, std::size_t bytes);

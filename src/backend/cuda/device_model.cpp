@@ -18,14 +18,13 @@ float normed_up(const std::vector<float>& weights) {
   return std::ldexp(1.0f, exponent);
 }
 
-DecodeOp make_op(std::initializer_list<const PackedMatrix*> matrices, std::uint32_t cols,
+DecodeOp make_op(std::span<const PackedMatrix* const> matrices, std::uint32_t cols,
                  const DecodeLimits& limits) {
   DecodeOp op;
   op.parts = static_cast<std::uint16_t>(limits.parts_of(cols));
   std::size_t count = 0;
   std::uint32_t tiles = 0;
   for (const PackedMatrix* m : matrices) {
-    if (m->empty()) continue;
     op.data[count] = m->data.data();
     op.rows[count] = m->rows;
     op.format[count] = static_cast<std::uint8_t>(m->format);
@@ -65,8 +64,27 @@ std::uint32_t DeviceModel::most_parts() const {
   return most;
 }
 
+std::vector<const PackedMatrix*> DeviceLayer::matrices(std::size_t which) const {
+  if (which == 1) return {&o};
+  if (which == 2) return {&gate, &up};
+  if (which == 3) return {&down};
+  if (v.empty()) return k.empty() ? std::vector{&q} : std::vector{&q, &k};
+  return {&q, &k, &v};
+}
+
+std::uint64_t DeviceModel::expanded_bytes() const {
+  std::uint64_t elements = 0;
+  for (std::size_t i = 0; i < g_.layers.size(); ++i) {
+    const LayerGeometry& l = g_.layers[i];
+    const std::uint64_t width = g_.query_width(i);
+    const std::uint64_t own = l.kv_source ? 0 : std::uint64_t{g_.kv_width(i)} * (l.value_from_key ? 1 : 2);
+    elements += g_.hidden * (2 * width + own + 3 * std::uint64_t{g_.ffn});
+  }
+  return elements * sizeof(std::uint16_t);
+}
+
 std::uint64_t DeviceModel::bytes(const Weights& w) const {
-  std::uint64_t sum = 0;
+  std::uint64_t sum = keep_expanded ? expanded_bytes() : 0;
   for (const Matrix* m : {&w.token_embd, &w.pre_projection, &w.post_projection})
     sum += packed_bytes(*m, floats());
   for (const LayerWeights& l : w.layers) {
@@ -92,6 +110,7 @@ void DeviceModel::load(const Weights& weights, cudaStream_t stream, const Progre
       const DeviceLayer& d = made.back();
       note(d.q.data.bytes() + d.k.data.bytes() + d.v.data.bytes() + d.o.data.bytes() + d.gate.data.bytes() +
            d.up.data.bytes() + d.down.data.bytes());
+      if (keep_expanded) expand(made.back(), stream);
       attn_ups_.push_back(normed_up(weights.layers[l].attn_norm));
       ffn_ups_.push_back(normed_up(weights.layers[l].ffn_norm));
     }
@@ -135,6 +154,19 @@ DeviceLayer DeviceModel::make_layer(const LayerWeights& w, std::size_t index, Pa
   return l;
 }
 
+void DeviceModel::expand(DeviceLayer& l, cudaStream_t stream) const {
+  for (std::size_t which = 0; which < kOpsOfLayer; ++which) {
+    std::size_t elements = 0;
+    for (const PackedMatrix* m : l.matrices(which)) elements += std::size_t{m->rows} * m->cols;
+    l.expanded[which].resize(elements);
+    std::uint16_t* to = l.expanded[which].data();
+    for (const PackedMatrix* m : l.matrices(which)) {
+      expand_bf16(*m, to, stream);
+      to += std::size_t{m->rows} * m->cols;
+    }
+  }
+}
+
 void DeviceModel::make_tables(cudaStream_t stream) {
   std::vector<DecodeLayer> decode_layers;
   for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -153,13 +185,13 @@ void DeviceModel::make_tables(cudaStream_t stream) {
     d.attn_up = attn_ups_[i];
     d.ffn_up = ffn_ups_[i];
     decode_layers.push_back(d);
-    host_ops.push_back(make_op({&l.q, &l.k, &l.v}, g_.hidden, limits_));
-    host_ops.push_back(make_op({&l.o}, l.query_width, limits_));
-    host_ops.push_back(make_op({&l.gate, &l.up}, g_.hidden, limits_));
-    host_ops.push_back(make_op({&l.down}, g_.ffn, limits_));
+    const std::uint32_t cols[] = {g_.hidden, l.query_width, g_.hidden, g_.ffn};
+    for (std::size_t which = 0; which < kOpsOfLayer; ++which)
+      host_ops.push_back(make_op(l.matrices(which), cols[which], limits_));
     sizes.attention_bytes = std::max(sizes.attention_bytes, decode_attention_bytes(l.shape));
   }
-  host_ops.push_back(make_op({&table}, g_.hidden, limits_));
+  const PackedMatrix* const head[] = {&table};
+  host_ops.push_back(make_op(head, g_.hidden, limits_));
   for (const DecodeOp& op : host_ops) {
     const std::uint32_t part_chunks = (std::uint32_t{op.chunks} + op.parts - 1) / op.parts;
     sizes.most_part_chunks = std::max(sizes.most_part_chunks, part_chunks);

@@ -12,6 +12,11 @@ namespace gem::cuda {
 
 struct DeviceLayer {
   PackedMatrix q, k, v, o, gate, up, down;
+  // The matrices of a product of the prompt path side by side in bf16, where they are kept so (DeviceModel):
+  // q, k and v; o; gate and up; down.
+  DeviceArray<std::uint16_t> expanded[kOpsOfLayer];
+  // What a product of the decode path multiplies, in the order of DecodeOp.
+  std::vector<const PackedMatrix*> matrices(std::size_t which) const;
   DeviceArray<float> attn_norm, q_norm, k_norm, post_attention_norm, ffn_norm, post_ffw_norm;
   float scale = 1;
   HeadShape shape;
@@ -31,6 +36,10 @@ class DeviceModel {
   // Packs and uploads; `progress` may be empty. Error(kTooLarge) when the device has no room.
   void load(const Weights& weights, cudaStream_t stream, const Progress& progress);
   bool loaded() const { return !layers.empty(); }
+  // Whether load() keeps the layers' matrices in bf16 as well, so that a chunk of a prompt need not expand
+  // them.
+  bool keep_expanded = false;
+  std::uint64_t expanded_bytes() const;
   // Bytes on the device, exact before loading.
   std::uint64_t bytes(const Weights& weights) const;
 
@@ -58,6 +67,7 @@ class DeviceModel {
  private:
   DeviceLayer make_layer(const LayerWeights& weights, std::size_t index, Packer& packer,
                          cudaStream_t stream) const;
+  void expand(DeviceLayer& layer, cudaStream_t stream) const;
   void make_tables(cudaStream_t stream);
   std::vector<double> make_frequencies(LayerKind kind, const Weights& weights) const;
 

@@ -133,6 +133,8 @@ std::vector<float> CudaBackend::read(Activation which) const {
     case Activation::kFfn:
       return read_rows(model_.op(current_, 3), prompt_activated_, g_.ffn);
     case Activation::kFinal:
+      if (finals_fetched_)
+        return {finals_host_.data(), finals_host_.data() + std::size_t{finals_} * g_.hidden};
       return final_rows_.download(std::size_t{finals_} * g_.hidden, stream_);
     case Activation::kLogits:
       return logits_.download(std::size_t{logit_count_} * g_.vocab, stream_);
@@ -165,6 +167,7 @@ void CudaBackend::write(Activation which, std::span<const float> values) {
     case Activation::kFfn:
       return write_rows(model_.op(current_, 3), prompt_activated_, g_.ffn, values);
     case Activation::kFinal:
+      finals_fetched_ = false;
       return put(final_rows_.data(), {values.begin(), values.end()});
     case Activation::kLogits:
     case Activation::kNext:

@@ -222,6 +222,8 @@ void CudaBackend::reserve() {
   final_rows_.reserve(n.finals);
   head_.reserve(n.head);
   logits_.reserve(n.logits);
+  finals_host_.reserve(n.finals);
+  finals_fetched_ = false;
   maxima_.reserve(n.best * kMostGroups);
   best_.reserve(n.best);
   best_host_.reserve(n.best);
@@ -247,6 +249,7 @@ void CudaBackend::upload_round() {
   const std::size_t finals = place(finals_ * sizeof(std::uint32_t));
   const std::size_t logits = place(logit_count_ * sizeof(std::uint32_t));
   const std::size_t sources = place(sources_.size() * sizeof(CacheLayer));
+  const std::size_t hidden = place(hidden_.size_bytes());
   round_host_.reserve(std::max(bytes, kSmallestRound));
   round_device_.reserve(std::max(bytes, kSmallestRound));
   std::memset(round_host_.data() + barrier, 0, sizeof(unsigned));
@@ -263,6 +266,7 @@ void CudaBackend::upload_round() {
   fill(tiles, tiles_host_);
   fill(finals, final_host_);
   fill(logits, logit_rows_);
+  fill(hidden, hidden_);
   copy_to(round_device_.data(), round_host_.data(), bytes);
   std::byte* base = round_device_.data();
   barrier_ = reinterpret_cast<unsigned*>(base + barrier);
@@ -270,6 +274,7 @@ void CudaBackend::upload_round() {
   tiles_device_ = reinterpret_cast<const PromptTile*>(base + tiles);
   finals_device_ = reinterpret_cast<const std::uint32_t*>(base + finals);
   logits_device_ = reinterpret_cast<const std::uint32_t*>(base + logits);
+  hidden_device_ = reinterpret_cast<const float*>(base + hidden);
 }
 
 DecodeJob CudaBackend::job(std::uint32_t phases) const {
@@ -323,9 +328,9 @@ void CudaBackend::embed() {
     const std::size_t row = std::size_t{g_.backbone} * sizeof(float);
     gather_rows(target_->table, rows_device_, rows_, weights_.target_multiplier, pairs_.data(),
                 2 * g_.backbone, stream_);
-    check(cudaMemcpy2DAsync(pairs_.data() + g_.backbone, 2 * row, hidden_.data(), row, row, rows_,
-                            cudaMemcpyHostToDevice, stream_),
-          "upload");
+    check(cudaMemcpy2DAsync(pairs_.data() + g_.backbone, 2 * row, hidden_device_, row, row, rows_,
+                            cudaMemcpyDeviceToDevice, stream_),
+          "an assistant's rows");
     multiply_rows(model_.pre, pairs_.data(), rows_, residual_.data(), stream_);
     return;
   }
@@ -389,7 +394,7 @@ void CudaBackend::head() {
   j.end_op = j.first_op + 1;
   check(cudaMemsetAsync(barrier_, 0, sizeof(unsigned), stream_), "a stage");
   decode(j, limits_, model_.sizes, stream_);
-  fetch_best();
+  fetch_results();
 }
 
 void CudaBackend::post_project() {
@@ -402,11 +407,14 @@ void CudaBackend::fetch(T* to, const T* from, std::size_t count) const {
   check(cudaMemcpyAsync(to, from, count * sizeof(T), cudaMemcpyDeviceToHost, stream_), "reading results");
 }
 
-void CudaBackend::fetch_best() {
+void CudaBackend::fetch_results() {
   if (best_serves(g_.vocab)) {
     find_best(logits_.data(), logit_count_, g_.vocab, maxima_.data(), best_.data(), stream_);
     fetch(best_host_.data(), best_.data(), logit_count_);
   }
+  // Drafters ask for these rows, and they are short beside the rest.
+  fetch(finals_host_.data(), final_rows_.data(), std::size_t{finals_} * g_.hidden);
+  finals_fetched_ = true;
   wait("running a round");
 }
 
@@ -432,7 +440,7 @@ bool CudaBackend::run_all() {
     decode(j, limits_, model_.sizes, stream_);
   }
   if (is_assistant()) post_project();
-  if (logit_count_ > 0) fetch_best();
+  if (logit_count_ > 0) fetch_results();
   return true;
 }
 

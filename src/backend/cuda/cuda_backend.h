@@ -90,7 +90,7 @@ class CudaBackend final : public Backend {
   void run_stage(std::uint32_t layer, std::uint32_t phases);
   template <typename T>
   void fetch(T* to, const T* from, std::size_t count) const;
-  void fetch_best();
+  void fetch_results();
   bool is_assistant() const { return target_ != nullptr; }
 
   // The prompt rows' part of the stages.
@@ -144,6 +144,7 @@ class CudaBackend final : public Backend {
   const PromptTile* tiles_device_ = nullptr;
   const std::uint32_t* finals_device_ = nullptr;
   const std::uint32_t* logits_device_ = nullptr;
+  const float* hidden_device_ = nullptr;  // an assistant's: [rows, backbone]
 
   DeviceArray<float> residual_, between_, qkv_, branch_, both_, query_, sums_, operand_sums_, operand_scales_;
   DeviceArray<float> final_rows_, head_, logits_, pairs_, next_;
@@ -154,7 +155,8 @@ class CudaBackend final : public Backend {
   Gemm gemm_;
   DeviceArray<float> maxima_;
   DeviceArray<BestRow> best_;
-  PinnedArray<float> next_host_;
+  PinnedArray<float> next_host_, finals_host_;
+  bool finals_fetched_ = false;
   PinnedArray<BestRow> best_host_;
   // Rows of logits as far as they were asked for.
   mutable PinnedArray<float> logits_host_;

@@ -25,6 +25,13 @@ struct Engine::Window {
   std::uint32_t drafts() const { return static_cast<std::uint32_t>(tokens.size()) - 1; }
 };
 
+// Prompts' rows that are being read on the lane.
+struct Engine::Chunk {
+  std::vector<Part> parts;
+  Round round;
+  double seconds = 0;
+};
+
 Stream::Stream(GenerationRequest request, StreamSink& sink, std::unique_ptr<KvCache> cache)
     : cache_(std::move(cache)),
       sink_(&sink),
@@ -43,8 +50,14 @@ KeptState Stream::take_state() {
   return state;
 }
 
+Engine::~Engine() = default;
+
 Engine::Engine(const Model& model, Backend& backend, EngineOptions options)
-    : model_(model), backend_(backend), options_(options), prompt_budget_(options.chunk) {
+    : model_(model),
+      backend_(backend),
+      lane_(backend.new_lane()),
+      options_(options),
+      prompt_budget_(options.chunk) {
   if (options_.context == 0 || options_.chunk == 0 || options_.max_streams == 0) {
     fail(ErrorCode::kUsage, "context, chunk and the number of streams must be at least 1");
   }
@@ -134,6 +147,7 @@ std::shared_ptr<Stream> Engine::open(GenerationRequest request, StreamSink& sink
 }
 
 void Engine::cancel(Stream& stream) {
+  if (!stream.finished_) leave_chunk(stream);
   finish(stream, FinishReason::kCancelled);
   std::erase_if(streams_, [&](const auto& s) { return s.get() == &stream; });
 }
@@ -146,30 +160,31 @@ void Engine::finish(Stream& stream, FinishReason reason) {
 
 // The token that a row of logits gives: the same whether the row was drafted or not, unless drafts are judged
 // by rejection sampling.
-std::optional<std::int32_t> Engine::choose(Stream& stream, std::uint32_t logits, const Window* window,
-                                           std::uint32_t row) {
+std::optional<std::int32_t> Engine::choose(Stream& stream, const Backend& backend, std::uint32_t logits,
+                                           const Window* window, std::uint32_t row) {
   const std::size_t position = stream.tokens_.size();
   if (window == nullptr || row >= window->drafts() || window->drawn_from.empty())
-    return draw_row(stream.sampler_, backend_, logits, position);
-  const std::optional<Distribution> wanted = stream.sampler_.distribution(backend_.logits(logits));
+    return draw_row(stream.sampler_, backend, logits, position);
+  const std::optional<Distribution> wanted = stream.sampler_.distribution(backend.logits(logits));
   if (!wanted) return std::nullopt;
   return accept_or_resample(*wanted, window->drawn_from[row], window->tokens[row + 1],
                             stream.sampler_.params().seed, position);
 }
 
-void Engine::sample(Stream& stream, std::uint32_t logits, const Window* window, std::uint32_t row) {
+void Engine::sample(Stream& stream, const Backend& backend, std::uint32_t logits, const Window* window,
+                    std::uint32_t row) {
   DrawnToken drawn;
   if (const std::optional<std::int32_t> forced = stream.sink_->forced_token()) {
     drawn.token = *forced;
     drawn.forced = true;
   } else {
-    const std::optional<std::int32_t> token = choose(stream, logits, window, row);
+    const std::optional<std::int32_t> token = choose(stream, backend, logits, window, row);
     if (!token) return finish(stream, FinishReason::kFailed);
     drawn.token = *token;
   }
   Logprobs logprobs;
   if (stream.request_.logprobs) {
-    logprobs = log_probabilities(backend_.logits(logits), drawn.token, *stream.request_.logprobs);
+    logprobs = log_probabilities(backend.logits(logits), drawn.token, *stream.request_.logprobs);
     drawn.logprob = logprobs.token;
     drawn.top = logprobs.top;
   }
@@ -225,7 +240,7 @@ void Engine::verify(Window& window, const SpanResult& result) {
   const std::uint32_t before = stream.cache_->length() - static_cast<std::uint32_t>(window.tokens.size());
   std::uint32_t kept = 0;
   for (std::uint32_t row = 0;; ++row) {
-    sample(stream, result.first_logits + row, &window, row);
+    sample(stream, backend_, result.first_logits + row, &window, row);
     const bool came_true = row < window.drafts() && stream.tokens_.size() == before + row + 2u &&
                            stream.tokens_.back() == window.tokens[row + 1];
     if (came_true) ++kept;
@@ -257,75 +272,120 @@ void Engine::draft_with(std::unique_ptr<Drafter> drafter, DraftOptions options) 
   speculation_ = std::make_unique<Speculation>(std::move(drafter), std::move(options));
 }
 
-bool Engine::step() {
+void Engine::drop_cancelled() {
   for (const auto& stream : streams_) {
-    if (stream->cancelled_) finish(*stream, FinishReason::kCancelled);
+    if (!stream->cancelled_) continue;
+    leave_chunk(*stream);
+    finish(*stream, FinishReason::kCancelled);
   }
   std::erase_if(streams_, [](const auto& s) { return s->finished_; });
-  if (streams_.empty()) return false;
+}
 
-  // Decoding streams first; then prompts share the rows that the budget leaves them.
-  struct Part {
-    Stream* stream;
-    std::uint32_t rows;
-  };
-  std::vector<Part> prompts;
+// The streams that still read their prompts, and how many rows of these a round of `rows` reads.
+std::vector<Engine::Part> Engine::share_prompts(std::uint32_t rows) const {
+  std::vector<Part> parts;
   std::vector<std::uint32_t> left;
   for (const auto& stream : streams_) {
     if (stream->generated_ > 0) continue;
-    prompts.push_back({stream.get(), 0});
+    parts.push_back({stream, 0});
     left.push_back(static_cast<std::uint32_t>(stream->tokens_.size()) - stream->cache_->length());
   }
-  const std::vector<std::uint32_t> shares =
-      share_rows(left, prompt_budget_.rows(prompts.size() < streams_.size()));
-  std::uint32_t prompt_rows = 0;
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
-    prompts[i].rows = shares[i];
-    prompt_rows += shares[i];
-  }
-  std::erase_if(prompts, [](const Part& p) { return p.rows == 0; });
+  const std::vector<std::uint32_t> shares = share_rows(left, rows);
+  for (std::size_t i = 0; i < parts.size(); ++i) parts[i].rows = shares[i];
+  std::erase_if(parts, [](const Part& p) { return p.rows == 0; });
+  return parts;
+}
 
-  const double start = now();
-  std::vector<Window> windows;
-  std::vector<Span> spans;
-  std::vector<SpanResult> results;
-  std::vector<float> hidden;  // rows after the final norm, of all spans that want them
+// Rows after the final norm that the stream's drafter reads, of those that are asked for.
+Wanted Engine::hidden_wanted(const Stream& stream, Wanted rows) const {
+  const bool reads = speculation_ != nullptr && speculation_->wants().hidden && stream.drafts_ != nullptr;
+  return reads ? rows : Wanted::kNothing;
+}
+
+Span Engine::span_of(const Part& part) const {
+  Stream& stream = *part.stream;
+  const std::uint32_t length = stream.cache_->length();
+  const bool last = length + part.rows == stream.tokens_.size();
+  return {stream.cache_.get(),
+          std::span(stream.tokens_).subspan(length, part.rows),
+          {},
+          last ? Wanted::kLast : Wanted::kNothing,
+          last ? hidden_wanted(stream, Wanted::kLast) : Wanted::kNothing,
+          true};
+}
+
+// The rows after the final norm that a round left, and which of them are a span's.
+class Engine::Finals {
+ public:
+  Finals(const Backend& backend, std::span<const SpanResult> results, bool read, std::size_t width)
+      : width_(width) {
+    const bool any =
+        std::any_of(results.begin(), results.end(), [](const SpanResult& r) { return r.finals > 0; });
+    if (read && any) rows_ = backend.read(Activation::kFinal);
+  }
+  std::span<const float> of(const SpanResult& result) const {
+    if (rows_.empty()) return {};
+    return std::span<const float>(rows_).subspan(result.first_final * width_, result.finals * width_);
+  }
+
+ private:
+  std::size_t width_;
+  std::vector<float> rows_;
+};
+
+Engine::Finals Engine::finals(const Backend& backend, std::span<const SpanResult> results) const {
+  const bool read = speculation_ != nullptr && speculation_->wants().hidden;
+  return {backend, results, read, model_.geometry().hidden};
+}
+
+void Engine::fail_all() {
+  chunk_.reset();
+  for (const auto& stream : streams_) finish(*stream, FinishReason::kFailed);
+  streams_.clear();
+}
+
+bool Engine::step() {
+  drop_cancelled();
+  if (streams_.empty()) return false;
+  const bool decoding =
+      std::any_of(streams_.begin(), streams_.end(), [](const auto& s) { return s->generated_ > 0; });
+  last_round_ = {};
   try {
-    windows = open_windows(prompt_rows);
-    const bool taps = speculation_ != nullptr && speculation_->wants().hidden;
-    const auto wanted = [&](const Stream& stream, Wanted rows) {
-      return taps && stream.drafts_ != nullptr ? rows : Wanted::kNothing;
-    };
-    for (const Window& w : windows) {
-      spans.push_back(
-          {w.stream->cache_.get(), w.tokens, {}, Wanted::kAll, wanted(*w.stream, Wanted::kAll), false});
+    if (lane_ != nullptr) {
+      step_chunk(decoding);
+      std::erase_if(streams_, [](const auto& s) { return s->finished_; });
+      if (decoding) run_spans({});
+    } else {
+      run_spans(share_prompts(prompt_budget_.rows(decoding)));
     }
-    for (const Part& p : prompts) {
-      const auto rows = std::span(p.stream->tokens_).subspan(p.stream->cache_->length(), p.rows);
-      const bool last = p.stream->cache_->length() + p.rows == p.stream->tokens_.size();
-      spans.push_back({p.stream->cache_.get(),
-                       rows,
-                       {},
-                       last ? Wanted::kLast : Wanted::kNothing,
-                       last ? wanted(*p.stream, Wanted::kLast) : Wanted::kNothing,
-                       true});
-    }
-    results = run_round(backend_, model_.geometry().layers.size(), spans);
-    if (taps) hidden = backend_.read(Activation::kFinal);
   } catch (...) {
-    for (const auto& stream : streams_) finish(*stream, FinishReason::kFailed);
-    streams_.clear();
+    fail_all();
     throw;
   }
+  std::erase_if(streams_, [](const auto& s) { return s->finished_; });
+  return !streams_.empty();
+}
+
+// One round of all decoding streams and of these parts of prompts.
+void Engine::run_spans(const std::vector<Part>& prompts) {
+  const double start = now();
+  std::uint32_t prompt_rows = 0;
+  for (const Part& p : prompts) prompt_rows += p.rows;
+  std::vector<Window> windows = open_windows(prompt_rows);
+  std::vector<Span> spans;
+  for (const Window& w : windows)
+    spans.push_back(
+        {w.stream->cache_.get(), w.tokens, {}, Wanted::kAll, hidden_wanted(*w.stream, Wanted::kAll), false});
+  for (const Part& p : prompts) spans.push_back(span_of(p));
+  const std::vector<SpanResult> results = run_round(backend_, model_.geometry().layers.size(), spans);
+  const Finals hidden = finals(backend_, results);
   const double seconds = now() - start;
-  last_round_ = {0, static_cast<std::uint32_t>(spans.size()), seconds, {}};
+  last_round_.streams += static_cast<std::uint32_t>(spans.size());
+  last_round_.seconds += seconds;
   for (const Span& span : spans) last_round_.rows += static_cast<std::uint32_t>(span.tokens.size());
-  prompt_budget_.observe(last_round_.rows - prompt_rows, prompt_rows, seconds);
-  const auto finals = [&](const SpanResult& result) {
-    const std::size_t width = model_.geometry().hidden;
-    return std::span<const float>(hidden).subspan(hidden.empty() ? 0 : result.first_final * width,
-                                                  hidden.empty() ? 0 : result.finals * width);
-  };
+  std::uint32_t window_rows = 0;
+  for (const Window& w : windows) window_rows += static_cast<std::uint32_t>(w.tokens.size());
+  prompt_budget_.observe(window_rows, prompt_rows, seconds);
   for (std::size_t i = 0; i < windows.size(); ++i) {
     Stream& stream = *windows[i].stream;
     const std::uint32_t before =
@@ -333,27 +393,76 @@ bool Engine::step() {
     stream.times_.decode_seconds += seconds;
     verify(windows[i], results[i]);
     const std::uint32_t rows = stream.cache_->length() - before;
-    absorb(stream, rows,
-           finals(results[i])
-               .first(std::min(finals(results[i]).size(), std::size_t{rows} * model_.geometry().hidden)));
+    const std::span<const float> all = hidden.of(results[i]);
+    absorb(stream, rows, all.first(std::min(all.size(), std::size_t{rows} * model_.geometry().hidden)));
   }
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    Stream& stream = *prompts[i].stream;
     const SpanResult& result = results[windows.size() + i];
-    stream.times_.prompt_seconds += seconds;
-    stream.times_.prompt_tokens += prompts[i].rows;
-    stream.sink_->on_prompt(stream.cache_->length(),
-                            static_cast<std::uint32_t>(stream.request_.prompt.size()));
-    keep_prompt(stream, result.logits > 0, prompts[i].rows);
-    if (result.logits > 0) {
-      // The prompt is read: the next request may want to come back here.
-      if (options_.checkpoints) stream.cache_->set_checkpoint();
-      sample(stream, result.first_logits);
-    }
-    absorb(stream, prompts[i].rows, finals(result));
+    read_part(prompts[i], backend_, result, hidden.of(result), seconds);
   }
-  std::erase_if(streams_, [](const auto& s) { return s->finished_; });
-  return !streams_.empty();
+}
+
+// After rows of a prompt were read on `backend`.
+void Engine::read_part(const Part& part, const Backend& backend, const SpanResult& result,
+                       std::span<const float> hidden, double seconds) {
+  Stream& stream = *part.stream;
+  stream.times_.prompt_seconds += seconds;
+  stream.times_.prompt_tokens += part.rows;
+  stream.sink_->on_prompt(stream.cache_->length(), static_cast<std::uint32_t>(stream.request_.prompt.size()));
+  keep_prompt(stream, result.logits > 0, part.rows);
+  if (result.logits > 0) {
+    // The prompt is read: the next request may want to come back here.
+    if (options_.checkpoints) stream.cache_->set_checkpoint();
+    sample(stream, backend, result.first_logits);
+  }
+  absorb(stream, part.rows, hidden);
+}
+
+// A chunk of prompts on the lane: all of it while nobody waits for tokens, else as many layers as take about
+// as long as a round of replies.
+void Engine::step_chunk(bool decoding) {
+  if (chunk_ == nullptr) {
+    std::vector<Part> parts = share_prompts(decoding ? std::max(options_.chunk / 2, 1u) : options_.chunk);
+    if (parts.empty()) return;
+    std::vector<Span> spans;
+    for (const Part& p : parts) spans.push_back(span_of(p));
+    chunk_ = std::make_unique<Chunk>(
+        Chunk{std::move(parts), Round(*lane_, model_.geometry().layers.size(), spans), 0});
+  }
+  run_chunk(decoding ? lane_pace_.layers(prompt_budget_.decode_seconds()) : chunk_->round.layers_left());
+}
+
+void Engine::run_chunk(std::size_t layers) {
+  const double start = now();
+  layers = std::min(layers, chunk_->round.layers_left());
+  if (layers == model_.geometry().layers.size()) {
+    chunk_->round.run_all();
+  } else {
+    chunk_->round.run(layers);
+  }
+  lane_->settle();
+  const double seconds = now() - start;
+  lane_pace_.observe(layers, seconds);
+  chunk_->seconds += seconds;
+  last_round_.seconds += seconds;
+  if (!chunk_->round.done()) return;
+  const std::unique_ptr<Chunk> done = std::move(chunk_);
+  const std::vector<SpanResult>& results = done->round.results();
+  const Finals hidden = finals(*lane_, results);
+  for (std::size_t i = 0; i < done->parts.size(); ++i) {
+    last_round_.rows += done->parts[i].rows;
+    ++last_round_.streams;
+    read_part(done->parts[i], *lane_, results[i], hidden.of(results[i]), done->seconds);
+  }
+}
+
+// Before a stream goes whose prompt is being read: its cache is in use until the chunk has been read.
+void Engine::leave_chunk(const Stream& stream) {
+  if (chunk_ == nullptr) return;
+  const auto& parts = chunk_->parts;
+  const bool inside =
+      std::any_of(parts.begin(), parts.end(), [&](const Part& p) { return p.stream.get() == &stream; });
+  if (inside) run_chunk(chunk_->round.layers_left());
 }
 
 void Engine::run(const Stream& stream) {

@@ -135,6 +135,7 @@ class Engine {
  public:
   // Model and backend must outlive the engine.
   Engine(const Model& model, Backend& backend, EngineOptions options);
+  ~Engine();
 
   // From now on streams that are opened draft (GenerationRequest::draft). Measures what rounds and drafts
   // cost where the options do not say. Before the first step. Error(kUsage) where the backend cannot verify
@@ -176,21 +177,43 @@ class Engine {
 
  private:
   struct Window;
+  struct Part {
+    std::shared_ptr<Stream> stream;
+    std::uint32_t rows = 0;  // of its prompt
+  };
+  struct Chunk;
+  class Finals;
   void finish(Stream& stream, FinishReason reason);
+  void drop_cancelled();
+  void fail_all();
   void keep_prompt(const Stream& stream, bool read, std::uint32_t rows);
+  std::vector<Part> share_prompts(std::uint32_t rows) const;
+  Wanted hidden_wanted(const Stream& stream, Wanted rows) const;
+  Span span_of(const Part& part) const;
+  Finals finals(const Backend& backend, std::span<const SpanResult> results) const;
+  void run_spans(const std::vector<Part>& prompts);
+  void read_part(const Part& part, const Backend& backend, const SpanResult& result,
+                 std::span<const float> hidden, double seconds);
+  void step_chunk(bool decoding);
+  void run_chunk(std::size_t layers);
+  void leave_chunk(const Stream& stream);
   // `logits`: index of the row in the backend.
-  std::optional<std::int32_t> choose(Stream& stream, std::uint32_t logits, const Window* window,
-                                     std::uint32_t row);
-  void sample(Stream& stream, std::uint32_t logits, const Window* window = nullptr, std::uint32_t row = 0);
+  std::optional<std::int32_t> choose(Stream& stream, const Backend& backend, std::uint32_t logits,
+                                     const Window* window, std::uint32_t row);
+  void sample(Stream& stream, const Backend& backend, std::uint32_t logits, const Window* window = nullptr,
+              std::uint32_t row = 0);
   std::vector<Window> open_windows(std::uint32_t prompt_rows);
   void verify(Window& window, const SpanResult& result);
   void absorb(Stream& stream, std::uint32_t rows, std::span<const float> hidden);
 
   const Model& model_;
   Backend& backend_;
+  std::unique_ptr<Backend> lane_;  // reads prompts while the backend goes on with replies; may be null
   EngineOptions options_;
   std::vector<std::shared_ptr<Stream>> streams_;  // open ones, oldest first
   PromptBudget prompt_budget_;
+  LanePace lane_pace_;
+  std::unique_ptr<Chunk> chunk_;  // on the lane
   RoundInfo last_round_;
   std::unique_ptr<Speculation> speculation_;
 };

@@ -34,6 +34,16 @@ void PromptBudget::observe(std::uint32_t decode_rows, std::uint32_t prompt_rows,
   mix(prompt_row_seconds_, std::max(added, seconds / 16) / prompt_rows);
 }
 
+std::size_t LanePace::layers(double decode_seconds) const {
+  if (layer_seconds_ == 0) return 1;
+  return static_cast<std::size_t>(
+      std::clamp((PromptBudget::kSlowdown - 1) * decode_seconds / layer_seconds_, 1.0, 1e6));
+}
+
+void LanePace::observe(std::size_t layers, double seconds) {
+  if (layers > 0) mix(layer_seconds_, seconds / static_cast<double>(layers));
+}
+
 std::vector<std::uint32_t> share_rows(std::span<const std::uint32_t> left, std::uint32_t rows) {
   std::vector<std::size_t> shortest(left.size());
   std::iota(shortest.begin(), shortest.end(), 0);

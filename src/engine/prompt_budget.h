@@ -22,6 +22,8 @@ class PromptBudget {
 
   // Prompt rows for the next round.
   std::uint32_t rows(bool decoding) const;
+  // Of a round without prompts; 0: not known yet.
+  double decode_seconds() const { return decode_seconds_; }
   // After a round of so many rows of decoding streams and of prompts.
   void observe(std::uint32_t decode_rows, std::uint32_t prompt_rows, double seconds);
 
@@ -29,6 +31,17 @@ class PromptBudget {
   std::uint32_t chunk_, least_;
   double decode_seconds_ = 0;      // of a round without prompts; 0: not known yet
   double prompt_row_seconds_ = 0;  // that a prompt's row adds; 0: not known yet
+};
+
+// Where prompts have a lane of their own (Backend::new_lane), a chunk of them is read layer by layer between
+// the rounds of replies: as many layers at a time as take about as long as such a round.
+class LanePace {
+ public:
+  std::size_t layers(double decode_seconds) const;  // at least 1
+  void observe(std::size_t layers, double seconds);
+
+ private:
+  double layer_seconds_ = 0;  // 0: not known yet
 };
 
 // Shares `rows` among prompts that have `left` rows each: evenly, what the short ones do not need going to

@@ -57,6 +57,42 @@ const char* stage_name(Stage stage);
 // Called before and after each stage (`layer` is 0 outside the layers); for profiling and stage tests.
 using StageObserver = std::function<void(Stage stage, std::uint32_t layer, bool after)>;
 
+// A round in pieces, stage after stage. The spans and their caches must be left alone until it is done; a
+// round that is given up before leaves the caches at their lengths.
+class Round {
+ public:
+  // Begins it. Error(kFailed) when a span does not fit its cache, Error(kUsage) when a tap names no layer;
+  // nothing is changed then.
+  Round(Backend& backend, std::size_t layers, std::span<const Span> spans, StageObserver observer = {},
+        Taps* taps = nullptr);
+  // So many more layers. With the last one the round ends: final norm, head, and the caches advance.
+  void run(std::size_t layers);
+  // The rest at once, by the backend's own way where it has one.
+  void run_all();
+  bool done() const { return done_; }
+  std::size_t layers_left() const { return layers_ - next_; }
+  const std::vector<SpanResult>& results() const { return results_; }
+
+ private:
+  void plan();
+  template <typename Run>
+  void stage(Stage which, std::uint32_t layer, const Run& run);
+  void end();
+
+  Backend& backend_;
+  std::size_t layers_;
+  std::vector<Span> spans_;
+  StageObserver observer_;
+  Taps* taps_;
+  std::size_t next_ = 0;  // layer
+  bool embedded_ = false, done_ = false;
+  std::vector<RowSpan> row_spans_;
+  std::vector<std::int32_t> tokens_;
+  std::vector<float> embeddings_;
+  std::vector<std::uint32_t> final_rows_, logit_rows_, tap_rows_;
+  std::vector<SpanResult> results_;
+};
+
 // Runs one round and advances the caches by their spans' rows. Error(kFailed) when a span does not fit its
 // cache, Error(kUsage) when a tap names no layer; nothing is changed then. With `taps`, as with an observer,
 // the stages run one after the other.

@@ -26,6 +26,7 @@ struct BackendHooks {
   std::function<void(std::uint32_t index, std::span<float>)> change_logits;
   bool nan_logits = false;
   bool nan_drafts = false;  // of the assistants that it makes
+  std::function<std::unique_ptr<Backend>()> new_lane;
 };
 
 class WrappedBackend final : public Backend {
@@ -54,6 +55,7 @@ class WrappedBackend final : public Backend {
   std::optional<std::uint64_t> weight_bytes() const override { return inner_->weight_bytes(); }
   void load_weights(const Progress& progress) override { inner_->load_weights(progress); }
   bool run_all() override { return inner_->run_all(); }
+  std::unique_ptr<Backend> new_lane() override { return hooks_.new_lane ? hooks_.new_lane() : nullptr; }
   bool drafts() const override { return inner_->drafts(); }
   std::unique_ptr<Backend> new_assistant(const Geometry& geometry, const Weights& weights,
                                          ReleaseWeights release) override {

@@ -16,19 +16,32 @@ constexpr std::size_t kSmallestRound = 64 << 10;  // bytes of a round's descript
 }  // namespace
 
 CudaBackend::CudaBackend(const Geometry& geometry, const Weights& weights, const CudaDevice& device,
-                         const DeviceModel* target)
+                         std::shared_ptr<DeviceModel> model, std::shared_ptr<const DeviceModel> target)
     : g_(geometry),
       weights_(weights),
       device_(device),
       limits_(DecodeLimits::of(device.id)),
-      model_(geometry, limits_),
-      target_(target) {
+      shared_model_(std::move(model)),
+      model_(*shared_model_),
+      target_(std::move(target)) {}
+
+std::unique_ptr<CudaBackend> CudaBackend::make(const Geometry& geometry, const Weights& weights,
+                                               const CudaDevice& device) {
+  auto model = std::make_shared<DeviceModel>(geometry, DecodeLimits::of(device.id));
+  auto backend = std::make_unique<CudaBackend>(geometry, weights, device, model);
   // The matrices in bf16 beside the packed ones make prompts faster, above all short chunks of them; where
-  // most of the memory is left then, and never for an assistant, which reads none.
+  // most of the memory is left then.
   constexpr double kMost = 0.65;
-  const double free = static_cast<double>(device_memory().value_or(0));
-  model_.keep_expanded = target == nullptr &&
-                         static_cast<double>(model_.bytes(weights) + model_.expanded_bytes()) <= kMost * free;
+  const double free = static_cast<double>(backend->device_memory().value_or(0));
+  model->keep_expanded = static_cast<double>(model->bytes(weights) + model->expanded_bytes()) <= kMost * free;
+  return backend;
+}
+
+std::unique_ptr<Backend> CudaBackend::new_lane() {
+  check(cudaSetDevice(device_.id), "choosing the device");
+  auto lane = std::make_unique<CudaBackend>(g_, weights_, device_, shared_model_);
+  lane->gemm_.emplace();  // what is missing for prompts shows now
+  return lane;
 }
 
 bool CudaBackend::use_less_memory() {
@@ -46,7 +59,8 @@ std::unique_ptr<KvCache> CudaBackend::new_cache(const KvPlan& plan) {
 
 std::unique_ptr<Backend> CudaBackend::new_assistant(const Geometry& geometry, const Weights& weights,
                                                     ReleaseWeights) {
-  return std::make_unique<CudaBackend>(geometry, weights, device_, &model_);
+  auto model = std::make_shared<DeviceModel>(geometry, limits_);
+  return std::make_unique<CudaBackend>(geometry, weights, device_, std::move(model), shared_model_);
 }
 
 std::span<const KvType> CudaBackend::kv_types() const {
@@ -122,10 +136,14 @@ std::uint64_t CudaBackend::RoundSizes::bytes() const {
          (prompt_hidden + prompt_attended + prompt_activated + expanded) * 2;
 }
 
-// As many decode rows as have logits, all of them at the end of a long context, beside a prompt's chunk.
+// As many decode rows as have logits, all of them at the end of a long context; and a prompt's chunk on a
+// lane.
 std::uint64_t CudaBackend::scratch_bytes(std::uint32_t rows, std::uint32_t logit_rows) const {
   const std::uint32_t units[2] = {kMostUnits * logit_rows, kMostUnits * logit_rows};
-  return sizes_of(logit_rows, rows, logit_rows, logit_rows, units).bytes() + Gemm::kWorkspace;
+  const std::uint32_t none[2] = {};
+  const std::uint64_t replies = sizes_of(logit_rows, 0, logit_rows, logit_rows, units).bytes();
+  if (is_assistant()) return replies;
+  return replies + sizes_of(0, rows, logit_rows, logit_rows, none).bytes() + Gemm::kWorkspace;
 }
 
 std::optional<std::uint64_t> CudaBackend::device_memory() const {
@@ -498,7 +516,8 @@ void CudaBackend::prompt_product(const DeviceLayer& l, std::size_t which, std::u
     if (w == nullptr) expand_bf16(*m, expanded_.data() + std::size_t{height} * cols, stream_);
     height += m->rows;
   }
-  gemm_.multiply(w != nullptr ? w : expanded_.data(), height, cols, x, prompt_rows_, out, height, stream_);
+  if (!gemm_) gemm_.emplace();
+  gemm_->multiply(w != nullptr ? w : expanded_.data(), height, cols, x, prompt_rows_, out, height, stream_);
 }
 
 void CudaBackend::copy_to(void* device, const void* host, std::size_t bytes) {
@@ -559,7 +578,7 @@ std::unique_ptr<Backend> make_cuda_backend(const Geometry& geometry, const Weigh
   for (const CudaDevice& device : cuda_devices()) {
     if (options.device && device.id != wanted) continue;
     cuda::check(cudaSetDevice(device.id), "choosing the device");
-    return std::make_unique<cuda::CudaBackend>(geometry, weights, device);
+    return cuda::CudaBackend::make(geometry, weights, device);
   }
   cudaDeviceProp p = {};
   cuda::check(cudaGetDeviceProperties(&p, wanted), "asking for the device");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,9 +31,13 @@ class Stream {
 // own order to that.
 class CudaBackend final : public Backend {
  public:
-  // `target`: the model whose assistant this is, on the same device; null for a model of its own.
+  // `model`: of that geometry, for those weights. `target`: the model whose assistant this is, on the same
+  // device; null for a model of its own.
   CudaBackend(const Geometry& geometry, const Weights& weights, const CudaDevice& device,
-              const DeviceModel* target = nullptr);
+              std::shared_ptr<DeviceModel> model, std::shared_ptr<const DeviceModel> target = nullptr);
+  // With a device model of its own.
+  static std::unique_ptr<CudaBackend> make(const Geometry& geometry, const Weights& weights,
+                                           const CudaDevice& device);
 
   const char* name() const override { return "cuda"; }
   std::string description() const override;
@@ -50,6 +55,8 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Backend> new_assistant(const Geometry& geometry, const Weights& weights,
                                          ReleaseWeights release) override;
   bool drafts() const override { return true; }
+  std::unique_ptr<Backend> new_lane() override;
+  void settle() override { wait("running a round"); }
 
   void begin(const RoundRows& round) override;
   void embed() override;
@@ -122,8 +129,9 @@ class CudaBackend final : public Backend {
   CudaDevice device_;
   DecodeLimits limits_;
   Stream stream_;
-  DeviceModel model_;
-  const DeviceModel* target_;
+  std::shared_ptr<DeviceModel> shared_model_;  // with the lanes
+  DeviceModel& model_;
+  std::shared_ptr<const DeviceModel> target_;
 
   // The round.
   std::uint32_t rows_ = 0, decode_rows_ = 0, prompt_rows_ = 0, finals_ = 0, logit_count_ = 0;
@@ -152,7 +160,7 @@ class CudaBackend final : public Backend {
   DeviceArray<std::uint32_t> operand_;
   DeviceArray<float> prompt_qkv_, prompt_branch_, prompt_both_;
   DeviceArray<std::uint16_t> prompt_x_, prompt_attended_, prompt_activated_, expanded_;
-  Gemm gemm_;
+  std::optional<Gemm> gemm_;  // from the first rows of a prompt on
   DeviceArray<float> maxima_;
   DeviceArray<BestRow> best_;
   PinnedArray<float> next_host_, finals_host_;

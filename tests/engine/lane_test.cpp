@@ -106,18 +106,19 @@ TEST_F(LaneTest, RepliesGoOnWhileAPromptIsRead) {
 }
 
 TEST_F(LaneTest, AStreamThatIsCancelledLeavesTheOthersTheirChunk) {
-  const GenerationRequest running = request(0, 10, 60);
+  // Its own prompt tells how long a layer of a chunk takes, so that the next chunk is read in pieces.
+  const GenerationRequest running = request(0, 200, 60);
   const GenerationRequest other = request(2, 90, 5);
   Engine engine(*model_, *backend_, options(3));
   Collector first, gone, third;
   engine.open(running, first);
-  engine.step();
-  engine.step();
+  while (first.tokens.size() < 3) engine.step();
   const auto leaving = engine.open(request(1, 90, 5), gone);
   engine.open(other, third);
-  engine.step();  // a few layers of a chunk of both prompts
-  EXPECT_FALSE(gone.finished);
+  engine.step();
+  ASSERT_EQ(gone.prompt_done, 0u) << "a few layers of a chunk of both prompts";
   engine.cancel(*leaving);
+  EXPECT_GT(gone.prompt_done, 0u);
   EXPECT_EQ(gone.reason, FinishReason::kCancelled);
   KeptState state = leaving->take_state();
   // What was read of it can be gone on with, while the others read theirs.
@@ -134,18 +135,19 @@ TEST_F(LaneTest, AStreamThatIsCancelledLeavesTheOthersTheirChunk) {
 TEST_F(LaneTest, ACancelThatIsOnlyNotedWaitsForTheChunkToo) {
   Engine engine(*model_, *backend_, options(2));
   Collector first, gone;
-  engine.open(request(0, 10, 20), first);
-  engine.step();
-  engine.step();
+  engine.open(request(0, 200, 20), first);
+  while (first.tokens.size() < 3) engine.step();
   const auto leaving = engine.open(request(1, 90, 5), gone);
   engine.step();
+  ASSERT_EQ(gone.prompt_done, 0u);
   leaving->cancel();
   engine.step();
+  EXPECT_GT(gone.prompt_done, 0u);
   EXPECT_TRUE(gone.finished);
   EXPECT_EQ(gone.reason, FinishReason::kCancelled);
   while (engine.step()) {
   }
-  EXPECT_EQ(first.tokens, alone(request(0, 10, 20)));
+  EXPECT_EQ(first.tokens, alone(request(0, 200, 20)));
 }
 
 TEST_F(LaneTest, ALaneThatFailsEndsTheStreamsAndNothingElse) {

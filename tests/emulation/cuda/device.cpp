@@ -17,6 +17,7 @@
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #if !defined(__x86_64__)
@@ -99,9 +100,14 @@ class Stacks {
     }
     std::byte* stack = free_.back();
     free_.pop_back();
+#if defined(__SANITIZE_ADDRESS__)
+    __asan_unpoison_memory_region(stack, kStackBytes);  // marks of the last thread's frames
+#endif
     return stack;
   }
-  void give(std::byte* stack) { free_.push_back(stack); }
+  void give(std::byte* stack) {
+    free_.push_back(stack);
+  }
 
  private:
   std::vector<std::byte*> free_;  // kept for the program's life

@@ -101,9 +101,9 @@ class Backend {
   // Whether rounds may verify drafts: several decode rows of a stream, rolled back afterwards.
   virtual bool drafts() const { return false; }
 
-  // Another backend over the same weights, whose rounds have buffers of their own: a round of prompts may be under
-  // way there, layer by layer, while this one runs rounds of replies. It takes this one's caches. Nothing: the
-  // backend has no use for that.
+  // Another backend over the same weights, whose rounds have buffers of their own: a round of prompts may be
+  // under way there, layer by layer, while this one runs rounds of replies. It takes this one's caches.
+  // Nothing: the backend has no use for that.
   virtual std::unique_ptr<Backend> new_lane() { return nullptr; }
   // Waits for what the stages so far have started.
   virtual void settle() {}

@@ -373,6 +373,7 @@ void Engine::run_spans(const std::vector<Part>& prompts) {
   for (const Part& p : prompts) prompt_rows += p.rows;
   std::vector<Window> windows = open_windows(prompt_rows);
   std::vector<Span> spans;
+  spans.reserve(windows.size() + prompts.size());
   for (const Window& w : windows)
     spans.push_back(
         {w.stream->cache_.get(), w.tokens, {}, Wanted::kAll, hidden_wanted(*w.stream, Wanted::kAll), false});
@@ -425,6 +426,7 @@ void Engine::step_chunk(bool decoding) {
     std::vector<Part> parts = share_prompts(decoding ? std::max(options_.chunk / 2, 1u) : options_.chunk);
     if (parts.empty()) return;
     std::vector<Span> spans;
+    spans.reserve(parts.size());
     for (const Part& p : parts) spans.push_back(span_of(p));
     chunk_ = std::make_unique<Chunk>(
         Chunk{std::move(parts), Round(*lane_, model_.geometry().layers.size(), spans), 0});

@@ -245,7 +245,6 @@ void CudaBackend::reserve() {
   maxima_.reserve(n.best * kMostGroups);
   best_.reserve(n.best);
   best_host_.reserve(n.best);
-  logits_host_.reserve(n.logits);
   logits_fetched_.assign(logit_count_, false);
   pairs_.reserve(n.pairs);
   next_.reserve(n.next);
@@ -527,6 +526,8 @@ void CudaBackend::copy_to(void* device, const void* host, std::size_t bytes) {
 std::span<const float> CudaBackend::logits(std::uint32_t index) const {
   const std::size_t at = std::size_t{index} * g_.vocab;
   if (!logits_fetched_[index]) {
+    // Room for all rows of the round with the first: growing forgets what was there.
+    logits_host_.reserve(std::size_t{logit_count_} * g_.vocab);
     fetch(logits_host_.data() + at, logits_.data() + at, g_.vocab);
     wait("reading logits");
     logits_fetched_[index] = true;

@@ -106,8 +106,8 @@ struct HeadVector {
         }
 #pragma unroll
         for (int k = 0; k < kAtOnce; ++k) {
-          const float x = sum_pieces(a[k]);
-          const float y = sum_pieces(b[k]);
+          const float x = sum_pieces<Pieces>(a[k]);
+          const float y = sum_pieces<Pieces>(b[k]);
           u[first + k] = part == 0 ? x : u[first + k] + x;
           v[first + k] = part == 0 ? y : v[first + k] + y;
         }

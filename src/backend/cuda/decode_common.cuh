@@ -95,8 +95,9 @@ __device__ __forceinline__ void clear(float4& x) {
   x = make_float4(0, 0, 0, 0);
 }
 
+// Of `Pieces` values at v, in the order that every sum of pieces has.
 template <int Pieces, typename T>
-__device__ __forceinline__ T sum_pieces(const T (&v)[Pieces]) {
+__device__ __forceinline__ T sum_pieces(const T* v) {
   if constexpr (Pieces == 1) return v[0];
   if constexpr (Pieces == 2) return add(v[0], v[1]);
   if constexpr (Pieces == 4) return add(add(v[0], v[1]), add(v[2], v[3]));
@@ -117,9 +118,7 @@ struct PartSum {
   }
   // The sum of the part whose pieces begin at v[i].
   __device__ T part(int i) const {
-    if constexpr (Pieces == 1) return v[i];
-    if constexpr (Pieces == 2) return add(v[i], v[i + 1]);
-    if constexpr (Pieces == 4) return add(add(v[i], v[i + 1]), add(v[i + 2], v[i + 3]));
+    return sum_pieces<Pieces>(v + i);
   }
   __device__ T total(const Parts& p, std::uint32_t row, std::uint32_t col) {
     T sum = part(0);

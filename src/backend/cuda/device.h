@@ -24,6 +24,13 @@ inline void check(cudaError_t status, const char* what) {
 // capability: those with a letter on that one alone, others from theirs on; never below 8.0.
 bool kernels_run_on(std::string_view archs, int major, int minor);
 
+// How a kernel is started (launch.cuh).
+struct LaunchShape {
+  dim3 grid, block;
+  std::size_t shared_bytes = 0;
+  cudaStream_t stream = nullptr;
+};
+
 inline void check_launch(const char* kernel) {
   check(cudaPeekAtLastError(), kernel);
 }

@@ -6,12 +6,6 @@
 
 namespace gem::cuda {
 
-struct LaunchShape {
-  dim3 grid, block;
-  std::size_t shared_bytes = 0;
-  cudaStream_t stream = nullptr;
-};
-
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), const LaunchShape& shape, Arguments&&... arguments) {
   kernel<<<shape.grid, shape.block, shape.shared_bytes, shape.stream>>>(

@@ -2,8 +2,10 @@
 // second cpu backend; the cuda backend has one of its own.)
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <random>
+#include <thread>
 
 #include "base/error.h"
 #include "engine/collector.h"
@@ -15,6 +17,7 @@ namespace {
 
 using testing::Collector;
 using Tokens = std::vector<std::int32_t>;
+constexpr std::chrono::milliseconds kSlow{10};
 
 class LaneTest : public ::testing::Test {
  protected:
@@ -30,6 +33,9 @@ class LaneTest : public ::testing::Test {
       of_lane.before_round = [this](const RoundRows& rows) {
         for (const RowSpan& span : rows.spans) EXPECT_TRUE(span.prompt);
         if (--rounds_until_failure_ == 0) fail(ErrorCode::kFailed, "the lane's round fails");
+      };
+      of_lane.after_qk_prep = [this](std::uint32_t, std::span<const RowSpan>, const Backend&) {
+        std::this_thread::sleep_for(layer_pause_);
       };
       return std::make_unique<testing::WrappedBackend>(make_backend(BackendKind::kCpu, *model_, 2), of_lane);
     };
@@ -65,6 +71,9 @@ class LaneTest : public ::testing::Test {
   static inline std::unique_ptr<Model> model_;
   std::unique_ptr<Backend> plain_, backend_;
   int rounds_until_failure_ = 0;
+  // How long a layer of a prompt takes more than it would: many times a round of decoding, so that chunks are surely
+  // read in pieces, however the machine is slowed down meanwhile.
+  std::chrono::milliseconds layer_pause_{0};
 };
 
 TEST_F(LaneTest, RepliesAreThoseOfStreamsAlone) {
@@ -88,6 +97,7 @@ TEST_F(LaneTest, RepliesAreThoseOfStreamsAlone) {
 }
 
 TEST_F(LaneTest, RepliesGoOnWhileAPromptIsRead) {
+  layer_pause_ = kSlow;
   Engine engine(*model_, *backend_, options(2, 256));
   Collector first, second;
   engine.open(request(0, 20, 200), first);
@@ -106,6 +116,7 @@ TEST_F(LaneTest, RepliesGoOnWhileAPromptIsRead) {
 }
 
 TEST_F(LaneTest, AStreamThatIsCancelledLeavesTheOthersTheirChunk) {
+  layer_pause_ = kSlow;
   // Its own prompt tells how long a layer of a chunk takes, so that the next chunk is read in pieces.
   const GenerationRequest running = request(0, 200, 60);
   const GenerationRequest other = request(2, 90, 5);
@@ -133,6 +144,7 @@ TEST_F(LaneTest, AStreamThatIsCancelledLeavesTheOthersTheirChunk) {
 }
 
 TEST_F(LaneTest, ACancelThatIsOnlyNotedWaitsForTheChunkToo) {
+  layer_pause_ = kSlow;
   Engine engine(*model_, *backend_, options(2));
   Collector first, gone;
   engine.open(request(0, 200, 20), first);

@@ -68,7 +68,10 @@ export async function startMock({assets, key = "", context = 4096, pace = 5}) {
     sockets.add(socket);
     socket.on("close", () => sockets.delete(socket));
   });
-  const listen = (port) => new Promise((resolve) => server.listen(port, "127.0.0.1", resolve));
+  const listen = (port) => new Promise((resolve, reject) => {
+    server.once("error", reject);
+    server.listen(port, "127.0.0.1", resolve);
+  });
   await listen(0);
   const {port} = server.address();
   const stop = () => new Promise((resolve) => {

@@ -167,7 +167,10 @@ export class Chat extends EventTarget {
     const parent = message.role === "assistant" ? message.parent : message.id;
     if (message.role === "assistant" && !message.content && !message.reasoning && !message.toolCalls?.length) {
       const removed = conversation.remove(message.id);
-      await this.store.removeMessages(conversation.record, removed.map(({id}) => id));
+      // The reply begins at once: a second click finds it running.
+      const gone = this.store.removeMessages(conversation.record, removed.map(({id}) => id));
+      await Promise.all([gone, this.#reply(conversation, parent)]);
+      return;
     }
     await this.#reply(conversation, parent);
   }

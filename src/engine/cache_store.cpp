@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <new>
 #include <string_view>
 #include <utility>
 
@@ -173,7 +174,8 @@ CacheStore::CacheStore(CacheStoreOptions options) : options_(std::move(options))
       budget_ = std::min(kMost, bytes_ + std::uint64_t{disk.f_bavail} * disk.f_frsize / 2);
     }
     make_room(0);
-    thread_ = std::thread([this] { serve(); });
+    writer_ = std::thread([this] { serve_writes(); });
+    reader_ = std::thread([this] { serve_reads(); });
   } catch (...) {
     ::close(lock_);
     throw;
@@ -184,9 +186,12 @@ CacheStore::~CacheStore() {
   {
     const std::lock_guard lock(mutex_);
     if (!stop_by_) stop_by_ = Clock::now() + options_.flush;
+    ending_ = true;
     changed_.notify_all();
+    more_to_read_.notify_all();
   }
-  thread_.join();
+  reader_.join();
+  writer_.join();
   ::close(lock_);
 }
 
@@ -243,11 +248,10 @@ void CacheStore::scan() {
     struct stat status {};
     if (name == kLock) continue;
     if (::lstat(path(name).c_str(), &status) != 0) continue;
-    if (!S_ISREG(status.st_mode)) {
-      ++others;
-    } else if (is_leftover(name)) {
+    const bool file = S_ISREG(status.st_mode);
+    if (file && is_leftover(name)) {
       ::unlink(path(name).c_str());
-    } else if (is_state_name(name)) {
+    } else if (file && is_state_name(name)) {
       found.push_back({name, status.st_mtim, static_cast<std::uint64_t>(status.st_size)});
     } else {
       ++others;
@@ -379,7 +383,7 @@ bool CacheStore::hurried() const {
   return stop_by_ && Clock::now() >= *stop_by_;
 }
 
-void CacheStore::serve() {
+void CacheStore::serve_writes() {
   std::unique_lock lock(mutex_);
   for (;;) {
     const auto now = Clock::now();
@@ -500,38 +504,85 @@ std::optional<CacheStore::Match> CacheStore::find(std::span<const std::int32_t> 
   return best;
 }
 
-std::shared_ptr<const KeptPrompt> CacheStore::load(const Match& match, std::size_t fixed_row,
-                                                   std::size_t ring_row, const KeptRows::Sum& sum) {
+std::shared_ptr<const CacheStore::Load> CacheStore::load(const Match& match, std::size_t fixed_row,
+                                                         std::size_t ring_row, const KeptRows::Sum& sum) {
   auto state = std::make_shared<KeptPrompt>();
-  Reader reader(path(match.file));
-  const char* wrong = reader.begin(options_.identity, options_.plan);
-  if (wrong == nullptr && (reader.tokens.empty() || reader.row_bytes != match.bytes ||
-                           reader.head.fixed_row != fixed_row || reader.head.ring_row != ring_row))
-    wrong = "is another than it was";
-  if (wrong == nullptr) {
-    state->plan = options_.plan;
-    state->tokens = std::move(reader.tokens);
-    state->first_ring = reader.head.first_ring;
-    const std::uint32_t length = state->length();
-    const auto rows = [&](std::size_t bytes) {
-      auto into = std::make_shared<KeptRows>(bytes, sum);
-      if (!reader.read({into->data(), bytes})) wrong = "is cut off";
-      return into;
-    };
-    for (std::uint32_t first = 0; first < length && wrong == nullptr; first += KeptPrompt::kPage)
-      state->fixed.push_back(rows(std::min(KeptPrompt::kPage, length - first) * fixed_row));
-    if (wrong == nullptr && state->first_ring < length)
-      state->rings = rows((length - state->first_ring) * ring_row);
-    if (wrong == nullptr) wrong = reader.end();
+  state->plan = options_.plan;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Reading& r : reading_)
+      if (r.file == match.file) return r.load;
+    const auto file = files_.find(match.file);
+    if (file == files_.end()) return nullptr;
+    state->tokens = file->second.tokens;
+    state->first_ring = file->second.first_ring;
   }
-  if (wrong != nullptr) {
-    reject(match.file, wrong);
-    return nullptr;
-  }
+  Reading next{match.file, state, {}, fixed_row, ring_row, std::make_shared<Load>()};
+  const auto rows = [&](std::size_t bytes) {
+    auto memory = std::make_shared<KeptRows>(bytes, sum);
+    next.rows.emplace_back(memory->data(), bytes);
+    return memory;
+  };
+  const std::uint32_t length = state->length();
+  for (std::uint32_t first = 0; first < length; first += KeptPrompt::kPage)
+    state->fixed.push_back(rows(std::min(KeptPrompt::kPage, length - first) * fixed_row));
+  if (state->first_ring < length) state->rings = rows((length - state->first_ring) * ring_row);
   const std::lock_guard lock(mutex_);
-  ++counts_.loaded;
-  if (const auto file = files_.find(match.file); file != files_.end()) touch(match.file, file->second);
-  return state;
+  more_to_read_.notify_all();
+  return reading_.emplace_back(std::move(next)).load;
+}
+
+void CacheStore::on_loaded(std::function<void()> call) {
+  const std::lock_guard lock(mutex_);
+  on_loaded_ = std::move(call);
+}
+
+void CacheStore::serve_reads() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    more_to_read_.wait(lock, [&] { return ending_ || !reading_.empty(); });
+    if (reading_.empty()) return;
+    const Reading& first = reading_.front();  // others are only added behind it
+    lock.unlock();
+    if (options_.before_load) options_.before_load();
+    const bool good = read(first);
+    lock.lock();
+    const Reading done = std::move(reading_.front());
+    reading_.pop_front();
+    if (good) {
+      ++counts_.loaded;
+      if (const auto file = files_.find(done.file); file != files_.end()) touch(done.file, file->second);
+      done.load->state_ = done.state;
+    }
+    const std::function<void()> call = on_loaded_;
+    lock.unlock();
+    done.load->done_ = true;
+    done.load->done_.notify_all();
+    if (call) call();
+    lock.lock();
+  }
+}
+
+// False also at the end, when nobody wants it any more.
+bool CacheStore::read(const Reading& what) {
+  Reader reader(path(what.file));
+  const char* wrong = nullptr;
+  try {
+    wrong = reader.begin(options_.identity, options_.plan);
+  } catch (const std::bad_alloc&) {
+    wrong = "cannot be read";
+  }
+  if (wrong == nullptr &&
+      (reader.tokens != what.state->tokens || reader.head.first_ring != what.state->first_ring ||
+       reader.head.fixed_row != what.fixed_row || reader.head.ring_row != what.ring_row))
+    wrong = "is another than it was";
+  for (const std::span<std::byte> rows : what.rows) {
+    if (wrong == nullptr && ending_) return false;
+    if (wrong == nullptr && !reader.read(rows)) wrong = "is cut off";
+  }
+  if (wrong == nullptr) wrong = reader.end();
+  if (wrong != nullptr) reject(what.file, wrong);
+  return wrong == nullptr;
 }
 
 CacheStore::Status CacheStore::status() const {

@@ -1,10 +1,10 @@
 // The prompt cache's second tier: states in files of one folder, for what memory has no room for and for
 // after a restart.
 //
-// A thread of its own writes; nobody waits for it. While memory is not full a state waits a moment first, in
-// case the next turn of its conversation takes its place; at most kMostWaiting wait. Files appear whole under
-// their names (temporary name, fsync, rename). The least recently used ones leave, also those that other
-// models wrote.
+// Two threads of its own write and read; nobody need wait for them. While memory is not full a state waits a
+// moment before it is written, in case the next turn of its conversation takes its place; at most kMostWaiting
+// wait. Files appear whole under their names (temporary name, fsync, rename). The least recently used ones
+// leave, also those that other models wrote.
 //
 // One file, in the machine's byte order:
 //   "gemstate", version, the identity, positions, first ring position, bytes of a fixed row and of a ring
@@ -19,10 +19,12 @@
 // are not encrypted.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -46,6 +48,7 @@ struct CacheStoreOptions {
   std::chrono::milliseconds settle{2'000};  // that a state waits for a longer one to take its place
   std::chrono::milliseconds flush{10'000};  // at most that long the end waits for what is not yet written
   std::function<void(const std::string&)> log = {};  // lines for people, from any thread
+  std::function<void()> before_load = {};            // by the thread that reads (tests: a slow disk)
 };
 
 class CacheStore {
@@ -85,10 +88,25 @@ class CacheStore {
   };
   std::optional<Match> find(std::span<const std::int32_t> prompt, std::uint32_t have,
                             std::uint64_t room) const;
-  // Reads it back, for caches with rows of these bytes. Null when the file does not hold what it should: it
-  // is gone then, and find() does not name it again. Error(kTooLarge) when there is no memory.
-  std::shared_ptr<const KeptPrompt> load(const Match& match, std::size_t fixed_row, std::size_t ring_row,
-                                         const KeptRows::Sum& sum);
+  // A state on its way from its file into memory.
+  class Load {
+   public:
+    bool done() const { return done_; }
+    void wait() const { done_.wait(false); }
+    // When it is done. Null: the file does not hold what it should and is gone; find() does not name it again.
+    const std::shared_ptr<const KeptPrompt>& state() const { return state_; }
+
+   private:
+    friend class CacheStore;
+    std::shared_ptr<const KeptPrompt> state_;
+    std::atomic<bool> done_ = false;
+  };
+  // Has it read back, for caches with rows of these bytes; whoever asks for a file that is being read gets the
+  // same Load. Null: it has left meanwhile. The memory is taken here: Error(kTooLarge) when there is none.
+  std::shared_ptr<const Load> load(const Match& match, std::size_t fixed_row, std::size_t ring_row,
+                                   const KeptRows::Sum& sum);
+  // Called after each, from the thread that reads.
+  void on_loaded(std::function<void()> call);
 
   struct Status {
     std::uint64_t budget = 0, bytes = 0;  // of all files
@@ -114,10 +132,19 @@ class CacheStore {
     std::shared_ptr<const KeptPrompt> state;
     std::chrono::steady_clock::time_point due;
   };
+  struct Reading {
+    std::string file;
+    std::shared_ptr<const KeptPrompt> state;
+    std::vector<std::span<std::byte>> rows;  // of `state`, in the file's order
+    std::size_t fixed_row = 0, ring_row = 0;
+    std::shared_ptr<Load> load;
+  };
 
   void open_folder();
   void scan();
-  void serve();
+  void serve_writes();
+  void serve_reads();
+  bool read(const Reading& what);
   void write(const KeptPrompt& state);
   bool make_room(std::uint64_t bytes);   // with the mutex held
   void forget(const std::string& name);  // likewise; the file too
@@ -141,11 +168,15 @@ class CacheStore {
   std::uint64_t uses_ = 0;
   std::vector<Waiting> waiting_;  // oldest first
   std::shared_ptr<const KeptPrompt> writing_;
+  std::deque<Reading> reading_;  // the first one now
+  std::condition_variable more_to_read_;
+  std::function<void()> on_loaded_;
   bool flushing_ = false;
   std::optional<std::chrono::steady_clock::time_point> stop_by_;  // set: the end
   bool warned_ = false;                                           // that writing fails
   Status counts_;
-  std::thread thread_;
+  std::atomic<bool> ending_ = false;
+  std::thread writer_, reader_;
 };
 
 }  // namespace gem

@@ -95,14 +95,21 @@ std::uint32_t Engine::resumable(const KeptState& state, std::span<const std::int
   return state.cache->longest_roll_back(static_cast<std::uint32_t>(differ.first - state.tokens.begin()));
 }
 
+std::shared_ptr<const CacheStore::Load> Engine::fetch_for(KeptState& state,
+                                                          std::span<const std::int32_t> prompt) {
+  PromptCache* const kept = options_.prompt_cache;
+  if (kept == nullptr) return nullptr;
+  const std::uint32_t here = resumable(state, prompt);
+  if (kept->longest_on_disk(cache_plan(), prompt, here) == 0) return nullptr;
+  if (state.cache == nullptr) state.cache = backend_.new_cache(cache_plan());
+  return kept->begin_fetch(*state.cache, prompt, here);
+}
+
 void Engine::resume_from_cache(KeptState& state, std::span<const std::int32_t> prompt) {
   PromptCache* const kept = options_.prompt_cache;
   if (kept == nullptr) return;
+  while (const auto load = fetch_for(state, prompt)) load->wait();
   const std::uint32_t here = resumable(state, prompt);
-  if (kept->longest_on_disk(cache_plan(), prompt, here) > 0) {
-    if (state.cache == nullptr) state.cache = backend_.new_cache(cache_plan());
-    kept->fetch(*state.cache, prompt, here);
-  }
   const bool better = kept->longest(cache_plan(), prompt) > here;
   // Its prompt was kept when it had been read; what came after it is worth as much where a later prompt may
   // resume it.

@@ -152,9 +152,12 @@ class Engine {
   // bit, what it would be without. At least one prompt token is left: its logits are wanted.
   std::uint32_t resumable(const KeptState& state, std::span<const std::int32_t> prompt) const;
 
+  // Begins to bring a state that resume_from_cache() would take from disk into memory. Null: there is nothing
+  // to be read. Ask again when it is done. `state` gets a cache where it has none.
+  std::shared_ptr<const CacheStore::Load> fetch_for(KeptState& state, std::span<const std::int32_t> prompt);
   // A state of the prompt cache that gives more of `prompt` than `state` takes its place, with its memory;
   // what `state` held is kept in the prompt cache when little of it would be left. Nothing happens without
-  // one.
+  // one. Waits while a state is read from disk, unless fetch_for() has nothing more to do.
   void resume_from_cache(KeptState& state, std::span<const std::int32_t> prompt);
 
   // Starts a stream. `state` (optional) is resumed as far as resumable() says;

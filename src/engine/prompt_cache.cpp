@@ -36,22 +36,37 @@ std::uint32_t PromptCache::longest_on_disk(const KvPlan& plan, std::span<const s
   return match ? match->length : 0;
 }
 
-void PromptCache::fetch(const KvCache& like, std::span<const std::int32_t> prompt, std::uint32_t have) {
-  if (store_ == nullptr || store_->plan() != like.plan()) return;
+std::shared_ptr<const CacheStore::Load> PromptCache::begin_fetch(const KvCache& like,
+                                                                 std::span<const std::int32_t> prompt,
+                                                                 std::uint32_t have) {
+  if (store_ == nullptr || store_->plan() != like.plan()) return nullptr;
+  take_loaded();
   have = std::max(have, longest(like.plan(), prompt));
-  // Ends: a file that cannot be loaded is not found again.
-  while (const auto match = store_->find(prompt, have, budget_)) {
-    if (!make_room(match->bytes)) return;
-    try {
-      auto state = store_->load(*match, like.row_bytes(KvCache::Part::kFixed),
-                                like.row_bytes(KvCache::Part::kRings), bytes_);
-      if (state == nullptr) continue;
-      states_.push_back(std::move(state));
-    } catch (const std::bad_alloc&) {
-    } catch (const Error&) {  // no memory for a page
-    }
-    return;
+  const auto match = store_->find(prompt, have, budget_);
+  if (!match || !make_room(match->bytes)) return nullptr;
+  try {
+    auto load = store_->load(*match, like.row_bytes(KvCache::Part::kFixed),
+                             like.row_bytes(KvCache::Part::kRings), bytes_);
+    if (load != nullptr && std::find(loads_.begin(), loads_.end(), load) == loads_.end())
+      loads_.push_back(load);
+    return load;
+  } catch (const std::bad_alloc&) {
+  } catch (const Error&) {  // no memory for a page
   }
+  return nullptr;
+}
+
+void PromptCache::take_loaded() {
+  std::erase_if(loads_, [&](const auto& load) {
+    if (!load->done()) return false;
+    if (load->state() != nullptr) states_.push_back(load->state());
+    return true;
+  });
+}
+
+void PromptCache::fetch(const KvCache& like, std::span<const std::int32_t> prompt, std::uint32_t have) {
+  // Ends: what was read is found in memory then, and a file that cannot be is not found again.
+  while (const auto load = begin_fetch(like, prompt, have)) load->wait();
 }
 
 std::uint32_t PromptCache::restore(KvCache& cache, std::span<const std::int32_t> prompt) {

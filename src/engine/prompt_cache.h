@@ -33,12 +33,16 @@ class PromptCache {
 
   // How much of `prompt` the best state in memory gives, at least one token being left. Nothing is moved.
   std::uint32_t longest(const KvPlan& plan, std::span<const std::int32_t> prompt) const;
-  // The same for a state on disk that would be fetched() by somebody who has `have` tokens; 0: none.
+  // The same for a state on disk that would be fetched for somebody who has `have` tokens; 0: none.
   std::uint32_t longest_on_disk(const KvPlan& plan, std::span<const std::int32_t> prompt,
                                 std::uint32_t have) const;
-  // Brings a state on disk into memory that gives more of `prompt` than `have` tokens and than any state
-  // there, if reading it is worth that (CacheStore::kLeastGain). Files that prove damaged are passed over.
-  // Blocks while it reads.
+  // Begins to bring a state on disk into memory that gives more of `prompt` than `have` tokens and than any
+  // state there, if reading it is worth that (CacheStore::kLeastGain). Null: there is none (any more). When it
+  // is done, or its file has proved damaged, ask again: there may be a next one.
+  std::shared_ptr<const CacheStore::Load> begin_fetch(const KvCache& like,
+                                                      std::span<const std::int32_t> prompt,
+                                                      std::uint32_t have);
+  // The same to its end. Blocks while it reads.
   void fetch(const KvCache& like, std::span<const std::int32_t> prompt, std::uint32_t have);
 
   // Fills `cache` with that state (whatever was in it is lost) and counts it as used. The length that it now
@@ -76,10 +80,12 @@ class PromptCache {
   };
   Match find(const KvPlan& plan, std::span<const std::int32_t> prompt) const;
   bool make_room(std::uint64_t bytes);
+  void take_loaded();
 
   std::uint64_t budget_;
   KeptRows::Sum bytes_;  // of all rows; pages outlive states
   States states_;
+  std::vector<std::shared_ptr<const CacheStore::Load>> loads_;  // their states are not in states_ yet
   Status counts_;
   std::unique_ptr<CacheStore> store_;
 };

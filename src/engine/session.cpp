@@ -126,7 +126,8 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
                           .budget = options.cache_disk,
                           .identity = cache_identity(*s->model_, *s->backend_, kv),
                           .plan = kv,
-                          .log = options.cache_log});
+                          .log = options.cache_log,
+                          .before_load = options.before_cache_load});
   }
   if (s->memory_.prompt_cache != 0)
     s->prompt_cache_ = std::make_unique<PromptCache>(s->memory_.prompt_cache, std::move(store));

@@ -49,6 +49,7 @@ struct SessionOptions {
   SessionDrafts drafts = {};
   // Puts something between the engine and its backend (tests: rounds that fail or wait).
   std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> wrap_backend = {};
+  std::function<void()> before_cache_load = {};  // CacheStoreOptions::before_load
 };
 
 // A context that leaves room for other programs; a longer one is asked for.

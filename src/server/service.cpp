@@ -36,7 +36,8 @@ struct Shared {
   std::vector<std::shared_ptr<Work>> withdrawn;  // left the queue unserved, to be concluded
   std::size_t arrivals = 0;                      // not yet told to the observer
   std::vector<Slot> slots;
-  std::size_t running = 0;
+  std::size_t running = 0;  // replies that have a slot
+  bool woken = false;       // a kept prompt was read from disk, or a reply is to be cancelled
   std::size_t unfinished = 0;  // whose results are still to come
   std::uint64_t rounds = 0;
   PromptCache::Status prompt_cache;
@@ -55,9 +56,16 @@ struct Shared {
     which->ask_to_cancel();
     const std::lock_guard lock(mutex);
     const auto found = std::find(queue.begin(), queue.end(), which);
-    if (found == queue.end()) return;
-    withdrawn.push_back(*found);
-    queue.erase(found);
+    if (found != queue.end()) {
+      withdrawn.push_back(*found);
+      queue.erase(found);
+    }
+    woken = true;
+    work.notify_one();
+  }
+  void wake() {
+    const std::lock_guard lock(mutex);
+    woken = true;
     work.notify_one();
   }
 };
@@ -94,18 +102,22 @@ struct Service::Impl {
       : session(s), engine(s.engine()), options(o), observer(watcher), shared(std::make_shared<Shared>()) {
     shared->slots.resize(engine.options().max_streams);
     for (std::size_t i = 0; i < shared->slots.size(); ++i) shared->slots[i].shown.id = i;
-    if (const PromptCache* kept = engine.options().prompt_cache) shared->prompt_cache = kept->status();
+    if (const PromptCache* kept = engine.options().prompt_cache) {
+      shared->prompt_cache = kept->status();
+      if (kept->store() != nullptr) kept->store()->on_loaded([shared = shared] { shared->wake(); });
+    }
     thread = std::thread([this] { serve(); });
   }
 
   void serve();
   void admit();
-  void start(const std::shared_ptr<Work>& work, std::size_t slot, KeptState state);
+  void start(const std::shared_ptr<Work>& work, KeptState state);
+  void start_fetched();
   std::size_t choose_slot(Work& work) const;
   std::uint32_t at_hand(const Work& work) const;
   bool is_being_read(const Work& work) const;
   void round();
-  void end(Work& work, FinishReason reason, std::string error);
+  void end(Work& work, FinishReason reason, std::string error, KeptState unused = {});
   void note_progress();
   void end_all();
 
@@ -114,7 +126,14 @@ struct Service::Impl {
   const ServiceOptions options;
   ServiceObserver* const observer;
   const std::shared_ptr<Shared> shared;
-  std::vector<std::shared_ptr<Work>> running;  // the engine's thread
+  // The engine's thread
+  std::vector<std::shared_ptr<Work>> running;
+  struct Fetching {  // a reply whose prompt is being read from disk; it has a slot, whose state this is
+    std::shared_ptr<Work> work;
+    KeptState state;
+    std::shared_ptr<const CacheStore::Load> load;
+  };
+  std::vector<Fetching> fetching;
   std::mutex join_mutex;
   std::thread thread;
 };
@@ -128,8 +147,10 @@ void Service::Impl::serve() {
     {
       std::unique_lock lock(shared->mutex);
       shared->work.wait(lock, [&] {
-        return shared->stopping || !shared->queue.empty() || !shared->withdrawn.empty() || !running.empty();
+        return shared->stopping || shared->woken || !shared->withdrawn.empty() || !running.empty() ||
+               (!shared->queue.empty() && shared->running < shared->slots.size());
       });
+      shared->woken = false;
       withdrawn.swap(shared->withdrawn);
       arrivals = std::exchange(shared->arrivals, 0);
       stopping = shared->stopping;
@@ -144,6 +165,7 @@ void Service::Impl::serve() {
       end(*work, FinishReason::kCancelled, {});
     }
     std::erase_if(running, [](const auto& work) { return work->finished(); });
+    start_fetched();
     admit();
     if (!running.empty()) round();
   }
@@ -173,7 +195,21 @@ void Service::Impl::admit() {
       state = std::exchange(chosen.state, {});
       ++shared->running;
     }
-    start(work, slot, std::move(state));
+    work->take_slot(slot);
+    start(work, std::move(state));
+  }
+}
+
+// Those whose prompts have been read from disk, or whose clients do not wait any more.
+void Service::Impl::start_fetched() {
+  for (Fetching& f : std::exchange(fetching, {})) {
+    if (f.work->cancel_asked()) {
+      end(*f.work, FinishReason::kCancelled, {}, std::move(f.state));
+    } else if (f.load->done()) {
+      start(f.work, std::move(f.state));
+    } else {
+      fetching.push_back(std::move(f));
+    }
   }
 }
 
@@ -234,11 +270,15 @@ std::size_t Service::Impl::choose_slot(Work& work) const {
   return spare && most < slots[best].state.prompt_rows / 2 ? oldest : best;
 }
 
-void Service::Impl::start(const std::shared_ptr<Work>& work, std::size_t slot, KeptState state) {
-  work->take_slot(slot);
+// Its slot is taken and `state` is that slot's.
+void Service::Impl::start(const std::shared_ptr<Work>& work, KeptState state) {
   std::string error;
   try {
     if (work->job().reuse_prompt) {
+      if (auto load = engine.fetch_for(state, work->job().request.prompt)) {
+        fetching.push_back({work, std::move(state), std::move(load)});
+        return;
+      }
       engine.resume_from_cache(state, work->job().request.prompt);
     } else {
       state.tokens.clear();  // its memory serves, its contents do not
@@ -296,10 +336,11 @@ void Service::Impl::note_progress() {
   }
 }
 
-// Frees the slot, keeping the state for a later prompt, and hands the result over.
-void Service::Impl::end(Work& work, FinishReason reason, std::string error) {
+// Frees the slot, keeping the state for a later prompt (`unused`: of a reply that did not begin), and hands the
+// result over.
+void Service::Impl::end(Work& work, FinishReason reason, std::string error, KeptState unused) {
   // After a failure it is not known what the cache holds.
-  KeptState state = work.stream() != nullptr ? work.stream()->take_state() : KeptState{};
+  KeptState state = work.stream() != nullptr ? work.stream()->take_state() : std::move(unused);
   if (!error.empty()) state = {};
   if (!work.job().reuse_prompt) state.tokens.clear();
   {
@@ -330,6 +371,8 @@ void Service::Impl::end_all() {
     end(*work, FinishReason::kCancelled, kStopping);
   }
   running.clear();
+  for (Fetching& f : fetching) end(*f.work, FinishReason::kCancelled, kStopping);
+  fetching.clear();
   for (const auto& work : withdrawn) shared->conclude(*work, FinishReason::kCancelled, {});
   for (const auto& work : queued) shared->conclude(*work, FinishReason::kCancelled, kStopping);
 }
@@ -357,6 +400,8 @@ std::vector<std::unique_ptr<Generation>> Service::submit(std::vector<GenerationJ
   const auto& shared = impl_->shared;
   std::vector<std::shared_ptr<Work>> works;
   std::vector<std::unique_ptr<Generation>> generations;
+  works.reserve(jobs.size());
+  generations.reserve(jobs.size());
   for (GenerationJob& job : jobs) {
     works.push_back(std::make_shared<Work>(std::move(job), impl_->session.tokenizer(), impl_->observer));
   }
@@ -382,6 +427,7 @@ ServiceStatus Service::status() const {
   const Shared& shared = *impl_->shared;
   ServiceStatus status;
   const std::lock_guard lock(impl_->shared->mutex);
+  status.slots.reserve(shared.slots.size());
   for (const Slot& slot : shared.slots) {
     status.slots.push_back(slot.shown);
     status.kv_used += slot.positions;

@@ -71,8 +71,8 @@ class LaneTest : public ::testing::Test {
   static inline std::unique_ptr<Model> model_;
   std::unique_ptr<Backend> plain_, backend_;
   int rounds_until_failure_ = 0;
-  // How long a layer of a prompt takes more than it would: many times a round of decoding, so that chunks are surely
-  // read in pieces, however the machine is slowed down meanwhile.
+  // How long a layer of a prompt takes more than it would: many times a round of decoding, so that chunks
+  // are surely read in pieces, however the machine is slowed down meanwhile.
   std::chrono::milliseconds layer_pause_{0};
 };
 

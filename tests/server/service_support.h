@@ -75,8 +75,7 @@ class Gate {
 
 inline std::unique_ptr<Session> gated_session(const std::string& model, Gate& gate, std::uint32_t streams,
                                               std::uint32_t context = 1024, std::uint32_t chunk = 24,
-                                              std::uint64_t prompt_cache = 0) {
-  SessionOptions options;
+                                              std::uint64_t prompt_cache = 0, SessionOptions options = {}) {
   options.prompt_cache = prompt_cache;
   options.model = model;
   options.threads = 1;

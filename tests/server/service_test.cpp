@@ -2,8 +2,12 @@
 // the tests let through one by one, so that "within one step" is counted and not timed.
 #include "server/service.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <set>
 #include <thread>
 
@@ -64,8 +68,9 @@ class ServiceTest : public ::testing::Test {
   }
   void TearDown() override { gate_.open(); }  // before the service goes
 
-  Service& serve(std::uint32_t streams, std::size_t queue = 64, std::uint64_t prompt_cache = 0) {
-    session_ = testing::gated_session(model_, gate_, streams, 1024, 24, prompt_cache);
+  Service& serve(std::uint32_t streams, std::size_t queue = 64, std::uint64_t prompt_cache = 0,
+                 SessionOptions options = {}) {
+    session_ = testing::gated_session(model_, gate_, streams, 1024, 24, prompt_cache, std::move(options));
     service_ = std::make_unique<Service>(*session_, ServiceOptions{.queue = queue}, &watcher_);
     return *service_;
   }
@@ -630,6 +635,99 @@ TEST_F(ServiceTest, WhoWaitedForAPromptThatIsGivenUpReadsIt) {
   Client second(std::move(generations[1]));
   EXPECT_LT(second.finish().times.reused, 100u);
   EXPECT_EQ(second.tokens(), alone(asked));
+}
+
+// Prompts that were kept on disk by a service before; reading them back waits until disk_.open().
+class KeptOnDisk : public ServiceTest {
+ protected:
+  static constexpr std::uint64_t kMemory = 64 << 20;
+
+  void SetUp() override {
+    ServiceTest::SetUp();
+    if (IsSkipped()) return;
+    folder_ =
+        std::filesystem::path(::testing::TempDir()) / ("gem-service-disk-" + std::to_string(::getpid()));
+    std::filesystem::remove_all(folder_);
+    SessionOptions options;
+    options.cache_folder = folder_.string();
+    serve(1, 64, kMemory, options);
+    gate_.open();
+    submit(job(1, 300, 1)).finish();
+    stop();
+    options.before_cache_load = [this] {
+      ++loads_;
+      disk_.wait(false);
+    };
+    serve(2, 64, kMemory, options);
+  }
+  void TearDown() override {
+    open_disk();
+    stop();
+    std::filesystem::remove_all(folder_);
+    ServiceTest::TearDown();
+  }
+  void stop() {
+    service_.reset();
+    session_.reset();  // writes what is not written yet
+  }
+  void open_disk() {
+    disk_ = true;
+    disk_.notify_all();
+  }
+  // It begins with what was kept.
+  GenerationJob next() const { return job(1, 320, 8); }
+
+  std::filesystem::path folder_;
+  std::atomic<bool> disk_ = false;
+  std::atomic<int> loads_ = 0;
+};
+
+TEST_F(KeptOnDisk, OtherRepliesGoOnWhileItIsRead) {
+  const GenerationJob waiting = next();
+  Client kept = submit(waiting);
+  Client same = submit(waiting);  // both slots wait for one file
+  ASSERT_TRUE(eventually([&] { return loads_ == 1; }));
+  ASSERT_TRUE(eventually([&] { return service_->status().running == 2; }));
+  EXPECT_TRUE(same.all().tokens.empty());
+  same.leave();  // its slot is free, though nothing else goes on
+  ASSERT_TRUE(eventually([&] { return service_->status().running == 1; }));
+  const GenerationJob other = job(7, 20, 30);
+  Client running = submit(other);
+  EXPECT_EQ(running.finish().reason, FinishReason::kLength);
+  EXPECT_EQ(running.tokens(), alone(other));
+  EXPECT_TRUE(kept.all().tokens.empty());
+  EXPECT_EQ(service_->status().running, 1u);
+  open_disk();
+  EXPECT_EQ(kept.finish().times.reused, 300u);
+  EXPECT_EQ(kept.tokens(), alone(waiting));
+  EXPECT_EQ(loads_, 1);
+}
+
+TEST_F(KeptOnDisk, CancelAndStopDoNotWaitForIt) {
+  Client gone = submit(next());
+  Client stopped = submit(next());
+  ASSERT_TRUE(eventually([&] { return service_->status().running == 2; }));
+  Client queued = submit(job(3, 20, 2));
+  gone.generation().cancel();
+  EXPECT_EQ(gone.finish().reason, FinishReason::kCancelled);
+  EXPECT_EQ(queued.finish().reason, FinishReason::kLength) << "the slot is another's";
+  service_->stop();
+  EXPECT_EQ(stopped.finish().reason, FinishReason::kCancelled);
+}
+
+TEST_F(KeptOnDisk, AFileThatProvesDamagedIsReadAfreshAsAPrompt) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    if (entry.path().extension() != ".gemstate") continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-100, std::ios::end);
+    file.put('x').put('y').put('z');
+  }
+  open_disk();
+  const GenerationJob j = next();
+  Client client = submit(j);
+  EXPECT_EQ(client.finish().times.reused, 0u);
+  EXPECT_EQ(client.tokens(), alone(j));
+  EXPECT_EQ(service_->status().prompt_cache.disk.rejected, 1u);
 }
 
 // Nobody waits for what will not be kept, or gives little.

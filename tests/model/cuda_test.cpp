@@ -167,9 +167,9 @@ TEST_P(Cuda, RepliesBesideAPromptKeepTheirBits) {
 
 // What the prompt cache does: rows out, rows into another cache, and on.
 TEST_P(Cuda, CopiedCachesGoOnAsTheOriginal) {
-  const std::vector<std::int32_t> ids = tokens(21, full_or_quick(120, 96));
+  const std::vector<std::int32_t> ids = tokens(21, full_or_quick(120, 93));
   const auto original = cache();
-  feed(*original, std::span(ids).subspan(0, 90), 30, true);
+  feed(*original, std::span(ids).subspan(0, 90), full_or_quick(30, 90), true);
   const std::uint32_t length = original->length();
   const std::uint32_t first = original->oldest_kept();
   using Part = KvCache::Part;

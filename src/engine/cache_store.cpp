@@ -547,7 +547,7 @@ void CacheStore::serve_reads() {
     if (options_.before_load) options_.before_load();
     const bool good = read(first);
     lock.lock();
-    const Reading done = std::move(reading_.front());
+    Reading done = std::move(reading_.front());
     reading_.pop_front();
     if (good) {
       ++counts_.loaded;
@@ -556,8 +556,10 @@ void CacheStore::serve_reads() {
     }
     const std::function<void()> call = on_loaded_;
     lock.unlock();
-    done.load->done_ = true;
-    done.load->done_.notify_all();
+    const std::shared_ptr<Load> load = std::move(done.load);
+    done = {};  // what could not be read is not in memory any more when that is known
+    load->done_ = true;
+    load->done_.notify_all();
     if (call) call();
     lock.lock();
   }

@@ -109,32 +109,33 @@ function(gem_cuda)
   target_link_libraries(gem_cuda PUBLIC Threads::Threads fmt::fmt)
 endfunction()
 
-# gem_test_emulated_cuda(SOURCES...): the CUDA backend's tests as the program test_cuda, on a device in software
-# (tests/emulation/cuda) instead of a real one.
-function(gem_test_emulated_cuda)
+# gem_test_emulated_cuda(NAME ARCH SHARED_KB FILTER SOURCES...): the CUDA backend's tests as the program NAME, on a device
+# in software (tests/emulation/cuda) instead of a real one: of that architecture, with so much shared memory for a block.
+# FILTER: of these tests, what such a device runs in a minute or two.
+function(gem_test_emulated_cuda name arch shared_kb filter)
+  set(device gem_cuda_of_${name})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cpp ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu)
   list(FILTER sources EXCLUDE REGEX "/gemm\\.cpp$")
   file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu)
-  add_library(gem_cuda_emulated OBJECT ${sources} ${CMAKE_SOURCE_DIR}/tests/emulation/cuda/device.cpp)
-  set_source_files_properties(${kernels} TARGET_DIRECTORY gem_cuda_emulated PROPERTIES LANGUAGE CXX)
-  gem_compile_options(gem_cuda_emulated)
+  add_library(${device} OBJECT ${sources} ${CMAKE_SOURCE_DIR}/tests/emulation/cuda/device.cpp)
+  set_source_files_properties(${kernels} TARGET_DIRECTORY ${device} PROPERTIES LANGUAGE CXX)
+  gem_compile_options(${device})
   # The device compiler lets a register be looked at as another type, and as a float4 where it is four floats.
-  target_compile_options(gem_cuda_emulated PRIVATE -fno-strict-aliasing -x c++ -w)
-  target_compile_definitions(gem_cuda_emulated PRIVATE GEM_CUDA_ARCHS="90a" __CUDA_ARCH__=900)
-  target_compile_definitions(gem_cuda_emulated PUBLIC GEM_CUDA_EMULATED)
-  target_include_directories(gem_cuda_emulated BEFORE PUBLIC ${CMAKE_SOURCE_DIR}/tests/emulation/cuda)
-  target_include_directories(gem_cuda_emulated PUBLIC ${CMAKE_SOURCE_DIR}/src)
-  target_link_libraries(gem_cuda_emulated PUBLIC Threads::Threads fmt::fmt)
+  target_compile_options(${device} PRIVATE -fno-strict-aliasing -x c++ -w)
+  target_compile_definitions(${device} PRIVATE GEM_CUDA_ARCHS="${arch}" __CUDA_ARCH__=${arch}0)
+  target_compile_definitions(${device} PUBLIC GEM_CUDA_EMULATED GEM_EMULATED_SHARED_KB=${shared_kb})
+  target_include_directories(${device} BEFORE PUBLIC ${CMAKE_SOURCE_DIR}/tests/emulation/cuda)
+  target_include_directories(${device} PUBLIC ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(${device} PUBLIC Threads::Threads fmt::fmt)
 
-  add_executable(test_cuda ${ARGN})
-  gem_compile_options(test_cuda)
-  target_include_directories(test_cuda PRIVATE ${CMAKE_SOURCE_DIR}/tests)
-  target_link_libraries(test_cuda PRIVATE gem_cuda_emulated gem_engine gem_text gem_model gem_formats gem_backend gem_base
+  add_executable(${name} ${ARGN})
+  gem_compile_options(${name})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+  target_link_libraries(${name} PRIVATE ${device} gem_engine gem_text gem_model gem_formats gem_backend gem_base
     GTest::gtest GTest::gtest_main)
-  target_compile_options(test_cuda PRIVATE -O1)
-  target_compile_definitions(test_cuda PRIVATE GEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  # What a device in software runs in a minute or two: one or two storage types of each suite.
-  set(filter "*CudaPacked*:*CudaBest*:*CudaChains*:CudaEngine*:DenseA/Cuda.*/0:DenseA/Cuda.LogitsAre*/1:DenseA/Cuda.LogitsAre*/5")
-  gtest_discover_tests(test_cuda TEST_PREFIX "emulated." TEST_FILTER "${filter}:Cuda/Laws.*q4_0*" DISCOVERY_TIMEOUT 60
+  target_compile_options(${name} PRIVATE -O1)
+  target_compile_definitions(${name} PRIVATE GEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  string(REPLACE "test_cuda" "emulated" prefix ${name})
+  gtest_discover_tests(${name} TEST_PREFIX "${prefix}." TEST_FILTER "${filter}" DISCOVERY_TIMEOUT 60
     PROPERTIES TIMEOUT 600 SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
 endfunction()

@@ -479,9 +479,16 @@ void CudaBackend::prompt_qk_prep(const DeviceLayer& l, std::uint32_t layer) {
 
 void CudaBackend::prompt_attention(const DeviceLayer& l, std::uint32_t layer) {
   if (prompt_rows_ == 0) return;
-  attend_prompt(query_.data() + std::size_t{decode_rows_} * l.query_width, rows_device_ + decode_rows_,
-                tiles_device_, static_cast<std::uint32_t>(tiles_host_.size()), layer, l.shape, l.window,
-                prompt_attended_.data(), stream_);
+  attend_prompt({.query = query_.data() + std::size_t{decode_rows_} * l.query_width,
+                 .rows = rows_device_ + decode_rows_,
+                 .tiles = tiles_device_,
+                 .tile_count = static_cast<std::uint32_t>(tiles_host_.size()),
+                 .layer = layer,
+                 .shape = l.shape,
+                 .window = l.window,
+                 .out = prompt_attended_.data(),
+                 .stream = stream_},
+                limits_.block_bytes);
 }
 
 void CudaBackend::prompt_attn_output(const DeviceLayer& l) {

@@ -121,7 +121,7 @@ struct Round {
       sync(job);
     }
     if (job.phases & kPhaseAttend) {
-      const bool few = layer.shape.heads / layer.shape.kv_heads <= 8;
+      const bool few = min(layer.shape.heads / layer.shape.kv_heads, job.most_heads) <= 8;
       switch (width) {
         case 1:
           attend_all<32, Pieces>(s, ops, l, region);
@@ -339,7 +339,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
     cursor.leave(shared);
   }
   Round<Pieces> round = {
-      shared, largest, ops, rings, region, reinterpret_cast<float*>(region + job.region_bytes), 0};
+      shared, largest, ops, rings, region, reinterpret_cast<float*>(region + job.reduce_at), 0};
   round.run();
 }
 
@@ -361,18 +361,11 @@ constexpr std::size_t kDeclared = sizeof(DecodeShared) + sizeof(float) * kTeams 
 // What a launch takes if it can: the rest of the memory is the first-level cache, which has to hold what does
 // not fit the registers. 227 KB were 5 % slower.
 constexpr std::uint32_t kPreferred = 164 * 1024 - kDeclared;
+constexpr std::uint32_t kAmple = 128 * 1024;  // less is short of memory
 
-// A slot of the ring takes four chunks of the model's smallest format, or two or one where that is large.
-std::uint32_t slot_bytes(const DecodeSizes& sizes) {
-  constexpr std::uint32_t kMost = 4 * chunk_bytes(Format::kA4);
-  const std::uint32_t least = sizes.least_chunk_bytes;
-  const std::uint32_t chunks = 4 * least <= kMost ? 4 : 2 * least <= kMost ? 2 : 1;
-  return std::max(chunks * least, sizes.most_chunk_bytes);
-}
-
-// Bytes that attention needs for one layer.
-std::size_t attention_bytes(const HeadShape& s) {
-  const std::uint32_t group = s.heads / s.kv_heads;
+// Bytes that attention needs for layers of that shape, when a unit takes up to so many heads.
+std::size_t attention_bytes(const HeadShape& s, std::uint32_t most_heads) {
+  const std::uint32_t group = std::min(s.heads / s.kv_heads, most_heads);
   switch ((s.head_dim + 31) / 32) {
     case 1:
       return std::size_t{Unit<32>::bytes(group)} * Unit<32>::kAtOnce;
@@ -389,6 +382,10 @@ std::size_t attention_bytes(const HeadShape& s) {
   }
 }
 
+constexpr std::size_t align(std::size_t bytes) {
+  return (bytes + 127) / 128 * 128;
+}
+
 }  // namespace
 
 DecodeLimits DecodeLimits::of(int device) {
@@ -398,50 +395,85 @@ DecodeLimits DecodeLimits::of(int device) {
   limits.processors = static_cast<std::uint32_t>(value);
   check(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
         "asking for the device");
-  limits.shared_bytes = static_cast<std::uint32_t>(value - static_cast<int>(kDeclared));
+  limits.block_bytes = static_cast<std::uint32_t>(value);
+  limits.shared_bytes = limits.block_bytes - static_cast<std::uint32_t>(kDeclared);
   return limits;
 }
 
-// Eight rows of a part, at four bytes a value, take about two fifths of the memory.
+// Eight rows of a part, at four bytes a value, take two fifths of the memory, or two ninths where the rest would
+// not hold the weights under way.
 std::uint32_t DecodeLimits::longest_part() const {
-  return std::max(256u, std::min(shared_bytes, kPreferred) * 2 / 5 / 32 / kChunkCols * kChunkCols);
+  const std::uint32_t bytes =
+      shared_bytes >= kAmple ? std::min(shared_bytes, kPreferred) * 2 / 5 : shared_bytes * 2 / 9;
+  return std::max(256u, bytes / 32 / kChunkCols * kChunkCols);
 }
 
 std::uint32_t DecodeLimits::parts_of(std::uint32_t cols) const {
   return (cols + longest_part() - 1) / longest_part();
 }
 
+// Of 16 rows, slices meet in 32 KB: too much beside the weights under way where memory is short. Of 32 they do not
+// meet at all.
 std::uint32_t decode_pass_rows(const DecodeLimits& limits, std::uint32_t rows, std::uint32_t most_parts) {
+  const bool ample = limits.shared_bytes >= kAmple;
   if (rows <= 8 || most_parts * 2 > limits.processors) return 8;
-  if (rows <= 16 || most_parts * 4 > limits.processors) return 16;
-  return 32;
+  if (rows > 16 || !ample) {
+    if (most_parts * 4 <= limits.processors) return 32;
+  }
+  return ample ? 16 : 8;
 }
 
-std::size_t decode_attention_bytes(const HeadShape& shape) {
-  return attention_bytes(shape);
+std::optional<DecodeLayout> decode_layout(const DecodeLimits& limits, const DecodeSizes& sizes,
+                                          std::uint32_t layers, std::uint32_t rows) {
+  const std::uint32_t pass_rows = decode_pass_rows(limits, rows, sizes.most_parts);
+  DecodeLayout layout;
+  layout.pieces = decode_pieces(pass_rows);
+  const std::size_t in_pass = std::min(rows, pass_rows);
+  // The operand: steps, sums, scales.
+  const std::size_t chunks = (sizes.most_part_chunks + layout.pieces - 1) / layout.pieces;
+  const std::size_t operand =
+      align(chunks * 4 * in_pass * 64 + chunks * 2 * pass_rows * 4 + kSlices * pass_rows * 4);
+  const std::size_t reduce = layout.pieces < 4 ? std::size_t{2} * kWarps * 16 * in_pass * 4 : 0;
+  const std::size_t ops = align((std::size_t{layers} * kOpsOfLayer + 1) * sizeof(DecodeOp));
+  const std::size_t shared = limits.shared_bytes;
+  // As many chunks of weights a copy, as many heads at once, and as much of the first-level cache as leave
+  // every warp two copies under way; where nothing does, one copy.
+  constexpr std::uint32_t kMostSlotBytes = 4 * chunk_bytes(Format::kA4);
+  for (const std::size_t least_slots : {2, 1}) {
+    for (const std::uint32_t at_once : {4u, 2u, 1u}) {
+      const std::uint32_t least = sizes.least_chunk_bytes;
+      if (at_once > 1 && at_once * least > kMostSlotBytes) continue;
+      layout.slot_bytes = std::max(at_once * least, sizes.most_chunk_bytes);
+      const std::size_t ring = std::size_t{kWarps} * layout.slot_bytes;
+      for (layout.most_heads = kMaxGroup; layout.most_heads > 0; layout.most_heads /= 2) {
+        std::size_t region = operand + reduce;
+        for (const HeadShape& s : sizes.shapes)
+          region = std::max(region, attention_bytes(s, layout.most_heads));
+        region = align(region);
+        for (const std::size_t room : {std::min<std::size_t>(shared, kPreferred), shared}) {
+          if (region + ops + least_slots * ring > room) continue;
+          layout.region_bytes = static_cast<std::uint32_t>(region);
+          layout.reduce_at = static_cast<std::uint32_t>(region - reduce);
+          layout.slots =
+              static_cast<std::uint32_t>(std::min<std::size_t>((room - region - ops) / ring, kMostSlots));
+          layout.total = static_cast<std::uint32_t>(region + ops + layout.slots * ring);
+          return layout;
+        }
+      }
+    }
+  }
+  return std::nullopt;
 }
 
 void decode(DecodeJob job, const DecodeLimits& limits, const DecodeSizes& sizes, cudaStream_t stream) {
   const std::uint32_t rows = std::max(job.row_count, job.logit_count);
-  const std::uint32_t pass_rows = decode_pass_rows(limits, rows, sizes.most_parts);
-  const std::uint32_t pieces = decode_pieces(pass_rows);
-  const std::size_t in_pass = std::min(rows, pass_rows);
-  // The operand: steps, sums, scales. A piece is at most a chunk a slice longer than its share.
-  const std::size_t chunks = (sizes.most_part_chunks + pieces - 1) / pieces + kSlices;
-  const std::size_t operand =
-      chunks * 4 * in_pass * 64 + chunks * 2 * pass_rows * 4 + kSlices * pass_rows * 4;
-  const std::size_t reduce = pieces < 4 ? std::size_t{2} * kWarps * 16 * in_pass * 4 : 0;
-  job.region_bytes = static_cast<std::uint32_t>((std::max(operand, sizes.attention_bytes) + 127) / 128 * 128);
-  const std::size_t ops = (std::size_t{job.layer_count} * kOpsOfLayer + 1) * sizeof(DecodeOp);
-  const std::size_t fixed = job.region_bytes + reduce + (ops + 127) / 128 * 128;
-  job.slot_bytes = slot_bytes(sizes);
-  const std::size_t ring = std::size_t{kWarps} * job.slot_bytes;
-  if (fixed + ring > limits.shared_bytes)
-    raise(cudaErrorInvalidValue, "this model's rows do not fit the device's shared memory");
-  std::size_t room = std::min(limits.shared_bytes, kPreferred);
-  if (fixed + 2 * ring > room) room = limits.shared_bytes;
-  job.slots = static_cast<std::uint32_t>(std::min<std::size_t>((room - fixed) / ring, kMostSlots));
-  const std::size_t shared = fixed + job.slots * ring;
+  const std::optional<DecodeLayout> layout = decode_layout(limits, sizes, job.layer_count, rows);
+  if (!layout) raise(cudaErrorInvalidValue, "this model's rows do not fit the device's shared memory");
+  job.most_heads = layout->most_heads;
+  job.region_bytes = layout->region_bytes;
+  job.reduce_at = layout->reduce_at;
+  job.slots = layout->slots;
+  job.slot_bytes = layout->slot_bytes;
   job.end_products = job.end_op;
   if (!job.whole) {
     // A lone stage has one product at most.
@@ -451,13 +483,13 @@ void decode(DecodeJob job, const DecodeLimits& limits, const DecodeSizes& sizes,
   } else if (!(job.phases & kPhaseHead)) {
     job.end_products = std::min(job.end_op, job.layer_count * kOpsOfLayer);
   }
-  switch (pieces) {
+  switch (layout->pieces) {
     case 1:
-      return start<1>(job, shared, limits, stream);
+      return start<1>(job, layout->total, limits, stream);
     case 2:
-      return start<2>(job, shared, limits, stream);
+      return start<2>(job, layout->total, limits, stream);
     default:
-      return start<4>(job, shared, limits, stream);
+      return start<4>(job, layout->total, limits, stream);
   }
 }
 

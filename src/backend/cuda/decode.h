@@ -13,6 +13,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "backend/cuda/packed.h"
 #include "backend/cuda/rows.h"
@@ -119,7 +121,9 @@ struct DecodeJob {
   unsigned* barrier = nullptr;  // zero at the start
 
   std::uint32_t slots = 0, slot_bytes = 0;  // of a warp's ring
-  std::uint32_t region_bytes = 0;           // of the operand or attention
+  // Of the operand with the place where slices meet (the last part, from reduce_at on), or of attention.
+  std::uint32_t region_bytes = 0, reduce_at = 0;
+  std::uint32_t most_heads = 0;  // that a unit of attention takes at once
 };
 
 // Chunks of keys are the units of work of attention. Their length depends on the row's own keys.
@@ -149,7 +153,8 @@ __host__ __device__ inline std::uint32_t key_block(std::uint32_t head_dim) {
 // What the device can hold: sizes that decide how matrices are cut.
 struct DecodeLimits {
   std::uint32_t processors = 0;
-  std::uint32_t shared_bytes = 0;  // a block may have
+  std::uint32_t shared_bytes = 0;  // a block may have, beside what the decode kernel declares
+  std::uint32_t block_bytes = 0;   // a block may have in all
   static DecodeLimits of(int device);
   std::uint32_t longest_part() const;  // columns
   std::uint32_t parts_of(std::uint32_t cols) const;
@@ -169,12 +174,22 @@ struct DecodeSizes {
   std::uint32_t most_parts = 1;
   std::uint32_t most_part_chunks = 1;  // chunks of the longest part
   std::uint32_t least_chunk_bytes = ~0u, most_chunk_bytes = 0;
-  std::size_t attention_bytes = 0;
+  std::vector<HeadShape> shapes;  // of the layers' heads, each once
 };
-std::size_t decode_attention_bytes(const HeadShape& shape);
 
-// Launches the job, whose `slots`, `slot_bytes` and `region_bytes` are set here. Error when the model does
-// not fit the device's shared memory.
+// How a launch divides a block's shared memory. Bits do not depend on it.
+struct DecodeLayout {
+  std::uint32_t pieces = 0;
+  std::uint32_t most_heads = 0;
+  std::uint32_t region_bytes = 0, reduce_at = 0;
+  std::uint32_t slots = 0, slot_bytes = 0;
+  std::uint32_t total = 0;  // bytes
+};
+// For that many rows (or rows of logits, where these are more). Nothing when it does not fit.
+std::optional<DecodeLayout> decode_layout(const DecodeLimits& limits, const DecodeSizes& sizes,
+                                          std::uint32_t layers, std::uint32_t rows);
+
+// Launches the job, whose layout is set here. Error when the model does not fit the device's shared memory.
 void decode(DecodeJob job, const DecodeLimits& limits, const DecodeSizes& sizes, cudaStream_t stream);
 
 }  // namespace gem::cuda

@@ -2,8 +2,9 @@
 // each a maximum, a sum and a weighted sum of values, which are merged in order of the chunks.
 //
 // A unit of work is one chunk of one row for one KV head, whose query heads share every key and value that is
-// read. It prepares what it needs of this round's keys itself (the rows of one span may see each other):
-// several units write the same bits to the same place.
+// read (or for a share of these heads, where the memory does not hold them all). It prepares what it needs of
+// this round's keys itself (the rows of one span may see each other): several units write the same bits to the
+// same place.
 #pragma once
 
 #include "backend/cuda/decode_operand.cuh"
@@ -243,27 +244,32 @@ __device__ __noinline__ void attend_all(const DecodeShared& shared, const Decode
   using U = Unit<D>;
   const HeadShape& s = layer.shape;
   const std::uint32_t d = s.head_dim;
-  const std::uint32_t group = s.heads / s.kv_heads;
+  const std::uint32_t of_kv_head = s.heads / s.kv_heads;
+  const std::uint32_t most = min(of_kv_head, job.most_heads);  // query heads of a unit
+  const std::uint32_t shares = (of_kv_head + most - 1) / most;
   const std::uint32_t in_block = thread_index();
   const int lane = in_block % 32;
   const int unit = static_cast<int>(in_block) / U::kThreadsOf;  // of the block's
   const std::uint32_t thread = in_block % U::kThreadsOf;
   const std::uint32_t warp = thread / 32;
-  std::uint8_t* memory = region + unit * U::bytes(group);
+  std::uint8_t* memory = region + unit * U::bytes(most);
   __half* q_high = reinterpret_cast<__half*>(memory);
-  __half* q_low = q_high + group * U::kQueryStride;
-  __half* p_high = q_low + group * U::kQueryStride;
-  __half* p_low = p_high + group * U::kProbStride;
-  float* scores = reinterpret_cast<float*>(p_low + group * U::kProbStride);
-  float* peaks = scores + group * U::kScoreStride;  // so far
-  float* totals = peaks + group;
-  float* keep = totals + group;  // what the sums so far are multiplied by
-  const std::uint32_t items = job.units[layer.kind] * s.kv_heads;
+  __half* q_low = q_high + most * U::kQueryStride;
+  __half* p_high = q_low + most * U::kQueryStride;
+  __half* p_low = p_high + most * U::kProbStride;
+  float* scores = reinterpret_cast<float*>(p_low + most * U::kProbStride);
+  float* peaks = scores + most * U::kScoreStride;  // so far
+  float* totals = peaks + most;
+  float* keep = totals + most;  // what the sums so far are multiplied by
+  const std::uint32_t items = job.units[layer.kind] * s.kv_heads * shares;
 
 #pragma unroll 1
   for (std::uint32_t item = block_index() * U::kAtOnce + unit; item < items; item += gridDim.x * U::kAtOnce) {
-    const std::uint32_t at = item / s.kv_heads;
-    const std::uint32_t kv_head = item % s.kv_heads;
+    const std::uint32_t at = item / (s.kv_heads * shares);
+    const std::uint32_t kv_head = item / shares % s.kv_heads;
+    const std::uint32_t first_head = item % shares * most;  // of the KV head's
+    const std::uint32_t group = min(most, of_kv_head - first_head);
+    const std::uint32_t head = kv_head * of_kv_head + first_head;
     // The row whose chunk this is.
     std::uint32_t low = 0;
     std::uint32_t high = job.row_count;
@@ -312,13 +318,13 @@ __device__ __noinline__ void attend_all(const DecodeShared& shared, const Decode
         split(v, q_high + task * U::kQueryStride + e, q_low + task * U::kQueryStride + e);
       };
       if (is_query && !job.whole) {
-        const float* q = job.query + (std::size_t{row} * s.heads + kv_head * group + task) * d;
+        const float* q = job.query + (std::size_t{row} * s.heads + head + task) * d;
 #pragma unroll 1
         for (std::uint32_t e = lane; e < D; e += 32) keep_query(e, e < d ? __ldcg(q + e) : 0.0f);
       } else {
         const std::uint32_t position = is_query ? last : new_begin + (task - group) / 2;
         const std::uint32_t from = row - (last - position);
-        const std::uint32_t column = head_column(s, kind, is_query ? kv_head * group + task : kv_head);
+        const std::uint32_t column = head_column(s, kind, is_query ? head + task : kv_head);
         HeadVector<D, Pieces> x;
         x.load(qkv, from, column, kind, layer, turns_of(job, from, layer.kind), job.epsilon);
         if (!is_query) {
@@ -442,7 +448,7 @@ __device__ __noinline__ void attend_all(const DecodeShared& shared, const Decode
         }
       }
     }
-    const std::size_t to = std::size_t{at} * s.heads + kv_head * group;
+    const std::size_t to = std::size_t{at} * s.heads + head;
     if (column < d) {
 #pragma unroll
       for (int n = 0; n < U::kOutTiles; ++n) {

@@ -188,7 +188,8 @@ void DeviceModel::make_tables(cudaStream_t stream) {
     const std::uint32_t cols[] = {g_.hidden, l.query_width, g_.hidden, g_.ffn};
     for (std::size_t which = 0; which < kOpsOfLayer; ++which)
       host_ops.push_back(make_op(l.matrices(which), cols[which], limits_));
-    sizes.attention_bytes = std::max(sizes.attention_bytes, decode_attention_bytes(l.shape));
+    if (std::find(sizes.shapes.begin(), sizes.shapes.end(), l.shape) == sizes.shapes.end())
+      sizes.shapes.push_back(l.shape);
   }
   const PackedMatrix* const head[] = {&table};
   host_ops.push_back(make_op(head, g_.hidden, limits_));

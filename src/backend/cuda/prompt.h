@@ -32,10 +32,20 @@ struct PromptTile {
 };
 constexpr std::uint32_t kPromptTile = 64;
 
-// Causal attention of prompt rows, tile by tile; out bf16 [rows, heads * head_dim]. Keys in blocks at fixed
-// positions, so that a row's bits do not depend on the tile it is in.
-void attend_prompt(const float* query, const RowInfo* rows, const PromptTile* tiles, std::uint32_t tile_count,
-                   std::uint32_t layer, const HeadShape& shape, std::uint32_t window, std::uint16_t* out,
-                   cudaStream_t stream);
+// Causal attention of prompt rows, tile by tile. Keys in blocks at fixed positions, so that a row's bits do not
+// depend on the tile it is in.
+struct AttendPrompt {
+  const float* query = nullptr;  // [rows, heads * head_dim]
+  const RowInfo* rows = nullptr;
+  const PromptTile* tiles = nullptr;
+  std::uint32_t tile_count = 0;
+  std::uint32_t layer = 0;
+  HeadShape shape;
+  std::uint32_t window = 0;      // 0: all keys
+  std::uint16_t* out = nullptr;  // bf16 [rows, heads * head_dim]
+  cudaStream_t stream = nullptr;
+};
+// `block_bytes`: shared memory that a block may have, at least 99 KB. Bits depend on it.
+void attend_prompt(const AttendPrompt& a, std::uint32_t block_bytes);
 
 }  // namespace gem::cuda

@@ -24,27 +24,41 @@ __device__ inline std::uint32_t piece(std::uint32_t row, std::uint32_t col) {
   return (row * kPieces + ((col / 8) ^ turn)) * 8;
 }
 
-// One block: a tile of up to 64 rows, one query head. WM warps of 16 rows each, times WN warps that share
-// those rows: they split the keys of a block for the scores and the head's width for the sums.
-template <int D, int BK, int WN>
-__global__ void __launch_bounds__(4 * WN * 32)
+// How a block works. It has Rows rows of a tile and one query head: Rows / 16 warps of 16 rows each, times WN
+// warps that share those rows: they split the keys of a block of BK for the scores and the head's width for the
+// sums. `Stages`: blocks of keys in shared memory, one of them being read.
+template <int Width, int Block, int Rows, int Sharing, int Stages>
+struct Shape {
+  static constexpr int D = Width, BK = Block, kRows = Rows, WN = Sharing, kStages = Stages;
+  static constexpr int kWarps = kRows / 16 * WN;
+  static constexpr std::size_t kShared =
+      (kRows * D + kStages * 2 * BK * D + (WN > 1 ? kRows * BK : 0)) * sizeof(__half) +
+      (WN > 1 ? WN * kRows * sizeof(float) : 0);
+};
+
+template <typename S>
+__global__ void __launch_bounds__(S::kWarps * 32)
     attend_kernel(const float* query, const RowInfo* rows, const PromptTile* tiles, std::uint32_t layer,
                   HeadShape s, std::uint32_t window, std::uint16_t* out) {
-  constexpr int kWarps = 4 * WN;
+  constexpr int D = S::D, BK = S::BK, WN = S::WN, kRows = S::kRows, kWarps = S::kWarps, kStages = S::kStages;
   constexpr int kKeyTiles = BK / 8 / WN;  // column tiles of the scores of a warp
   constexpr int kOutTiles = D / 8 / WN;   // column tiles of the sums of a warp
   std::uint8_t* shared = dynamic_shared();
-  __half* q = reinterpret_cast<__half*>(shared);            // [64][D]
-  __half* keys = q + 64 * D;                                // two of [BK][D]
-  __half* values = keys + 2 * BK * D;                       // two of [D][BK]
-  __half* p = values + 2 * BK * D;                          // [64][BK], WN > 1
-  float* exchange = reinterpret_cast<float*>(p + 64 * BK);  // [WN][64], WN > 1
+  __half* q = reinterpret_cast<__half*>(shared);               // [kRows][D]
+  __half* keys = q + kRows * D;                                // kStages of [BK][D]
+  __half* values = keys + kStages * BK * D;                    // kStages of [D][BK]
+  __half* p = values + kStages * BK * D;                       // [kRows][BK], WN > 1
+  float* exchange = reinterpret_cast<float*>(p + kRows * BK);  // [WN][kRows], WN > 1
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   const int wm = warp / WN;
   const int wn = warp % WN;
 
-  const PromptTile tile = tiles[gridDim.x - 1 - blockIdx.x];  // the longest rows first
+  PromptTile tile = tiles[gridDim.x - 1 - blockIdx.x];  // the longest rows first
+  const std::uint32_t skipped = blockIdx.z * kRows;
+  if (skipped >= tile.rows) return;
+  tile.first_row += skipped;
+  tile.rows = min(tile.rows - skipped, static_cast<std::uint32_t>(kRows));
   const std::uint32_t head = blockIdx.y;
   const std::uint32_t kv_head = head / (s.heads / s.kv_heads);
   const std::uint32_t d = s.head_dim;
@@ -54,7 +68,7 @@ __global__ void __launch_bounds__(4 * WN * 32)
   const std::uint32_t last = position + tile.rows - 1;
   const std::uint32_t first = window != 0 && position + 1 > window ? position + 1 - window : 0;
 
-  for (std::uint32_t i = threadIdx.x; i < 64 * D / 4; i += kWarps * 32) {
+  for (std::uint32_t i = threadIdx.x; i < kRows * D / 4; i += kWarps * 32) {
     const std::uint32_t r = i / (D / 4);
     const std::uint32_t c = i % (D / 4) * 4;
     float4 x = make_float4(0, 0, 0, 0);
@@ -93,10 +107,10 @@ __global__ void __launch_bounds__(4 * WN * 32)
   const std::uint32_t from = first / BK * BK;
   request(from, 0);
   int slot = 0;
-  for (std::uint32_t begin = from; begin <= last; begin += BK, slot ^= 1) {
+  for (std::uint32_t begin = from; begin <= last; begin += BK) {
     const bool more = begin + BK <= last;
-    if (more) request(begin + BK, slot ^ 1);
-    if (more) {
+    if (more && kStages > 1) {
+      request(begin + BK, slot ^ 1);
       copies_wait<1>();
     } else {
       copies_wait<0>();
@@ -143,14 +157,14 @@ __global__ void __launch_bounds__(4 * WN * 32)
     }
     if constexpr (WN > 1) {
       if (lane % 4 == 0) {
-        exchange[wn * 64 + row] = high[0];
-        exchange[wn * 64 + row + 8] = high[1];
+        exchange[wn * kRows + row] = high[0];
+        exchange[wn * kRows + row + 8] = high[1];
       }
       __syncthreads();
 #pragma unroll
       for (int w = 0; w < WN; ++w) {
-        high[0] = fmaxf(high[0], exchange[w * 64 + row]);
-        high[1] = fmaxf(high[1], exchange[w * 64 + row + 8]);
+        high[0] = fmaxf(high[0], exchange[w * kRows + row]);
+        high[1] = fmaxf(high[1], exchange[w * kRows + row + 8]);
       }
     }
     float keep[2];
@@ -209,6 +223,11 @@ __global__ void __launch_bounds__(4 * WN * 32)
       }
     }
     __syncthreads();
+    if constexpr (kStages > 1) {
+      slot ^= 1;
+    } else if (more) {
+      request(begin + BK, 0);
+    }
   }
 
 #pragma unroll
@@ -218,15 +237,15 @@ __global__ void __launch_bounds__(4 * WN * 32)
   }
   if constexpr (WN > 1) {
     if (lane % 4 == 0) {
-      exchange[wn * 64 + row] = total[0];
-      exchange[wn * 64 + row + 8] = total[1];
+      exchange[wn * kRows + row] = total[0];
+      exchange[wn * kRows + row + 8] = total[1];
     }
     __syncthreads();
     total[0] = total[1] = 0;
 #pragma unroll
     for (int w = 0; w < WN; ++w) {
-      total[0] += exchange[w * 64 + row];
-      total[1] += exchange[w * 64 + row + 8];
+      total[0] += exchange[w * kRows + row];
+      total[1] += exchange[w * kRows + row + 8];
     }
   }
 #pragma unroll
@@ -244,40 +263,46 @@ __global__ void __launch_bounds__(4 * WN * 32)
   }
 }
 
-template <int D, int BK, int WN>
-void run(const float* query, const RowInfo* rows, const PromptTile* tiles, std::uint32_t tile_count,
-         std::uint32_t layer, const HeadShape& shape, std::uint32_t window, std::uint16_t* out,
-         cudaStream_t stream) {
-  constexpr std::size_t kShared = (64 * D + 4 * BK * D + (WN > 1 ? 64 * BK : 0)) * sizeof(__half) +
-                                  (WN > 1 ? WN * 64 * sizeof(float) : 0);
+template <typename S>
+void run(const AttendPrompt& a) {
   static const bool ready = [] {
-    check(cudaFuncSetAttribute(attend_kernel<D, BK, WN>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(kShared)),
+    check(cudaFuncSetAttribute(attend_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(S::kShared)),
           "shared memory of a prompt's attention");
     return true;
   }();
   (void)ready;
-  launch(attend_kernel<D, BK, WN>, {dim3(tile_count, shape.heads), 4 * WN * 32, kShared, stream}, query, rows,
-         tiles, layer, shape, window, out);
+  const dim3 grid(a.tile_count, a.shape.heads, kPromptTile / S::kRows);
+  launch(attend_kernel<S>, {grid, S::kWarps * 32, S::kShared, a.stream}, a.query, a.rows, a.tiles, a.layer,
+         a.shape, a.window, a.out);
   check_launch("prompt attention");
+}
+
+// The first shape that the device has the memory for.
+template <typename First, typename... Others>
+void run_first(const AttendPrompt& a, std::uint32_t block_bytes) {
+  if (First::kShared <= block_bytes) return run<First>(a);
+  if constexpr (sizeof...(Others) > 0) {
+    run_first<Others...>(a, block_bytes);
+  } else {
+    raise(cudaErrorInvalidValue, "the device has too little shared memory for the attention of prompts");
+  }
 }
 
 }  // namespace
 
-void attend_prompt(const float* query, const RowInfo* rows, const PromptTile* tiles, std::uint32_t tile_count,
-                   std::uint32_t layer, const HeadShape& shape, std::uint32_t window, std::uint16_t* out,
-                   cudaStream_t stream) {
-  switch ((shape.head_dim + 31) / 32) {
+void attend_prompt(const AttendPrompt& a, std::uint32_t block_bytes) {
+  switch ((a.shape.head_dim + 31) / 32) {
     case 1:
-      return run<32, 64, 1>(query, rows, tiles, tile_count, layer, shape, window, out, stream);
+      return run_first<Shape<32, 64, 64, 1, 2>>(a, block_bytes);
     case 2:
-      return run<64, 64, 1>(query, rows, tiles, tile_count, layer, shape, window, out, stream);
+      return run_first<Shape<64, 64, 64, 1, 2>>(a, block_bytes);
     case 4:
-      return run<128, 64, 1>(query, rows, tiles, tile_count, layer, shape, window, out, stream);
+      return run_first<Shape<128, 64, 64, 1, 2>, Shape<128, 32, 32, 1, 2>>(a, block_bytes);
     case 8:
-      return run<256, 64, 2>(query, rows, tiles, tile_count, layer, shape, window, out, stream);
+      return run_first<Shape<256, 64, 64, 2, 2>, Shape<256, 32, 32, 2, 2>>(a, block_bytes);
     case 16:
-      return run<512, 32, 2>(query, rows, tiles, tile_count, layer, shape, window, out, stream);
+      return run_first<Shape<512, 32, 64, 2, 2>, Shape<512, 32, 32, 2, 1>>(a, block_bytes);
     default:
       raise(cudaErrorInvalidValue, "this head width has no attention kernel");
   }

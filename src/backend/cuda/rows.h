@@ -31,6 +31,7 @@ struct HeadShape {
   std::uint32_t heads = 0, kv_heads = 0, head_dim = 0;
   bool value_from_key = false;
   bool own_keys = true;  // false: an assistant's layer, which reads the target's
+  bool operator==(const HeadShape&) const = default;
 };
 
 }  // namespace gem::cuda

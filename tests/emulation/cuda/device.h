@@ -21,7 +21,10 @@ struct Place {
 
 // The device's size: what a backend asks for when it lays out its work. Small, as every thread costs time.
 constexpr unsigned kMultiprocessors = 4;
-constexpr unsigned kSharedBytes = 227 * 1024;
+#ifndef GEM_EMULATED_SHARED_KB
+#define GEM_EMULATED_SHARED_KB 227
+#endif
+constexpr unsigned kSharedBytes = GEM_EMULATED_SHARED_KB * 1024;
 
 // Runs `thread` as every thread of every block; `resident`: all blocks at once, else one after another.
 void run(Place grid, Place block, std::size_t shared_bytes, bool resident,

@@ -1,0 +1,26 @@
+# gem_device_archs(OUT): the architectures of this machine's NVIDIA devices, as CUDA_ARCHITECTURES takes them; 90a where
+# there is none that can be used.
+function(gem_device_archs out)
+  set(archs)
+  find_program(GEM_NVIDIA_SMI nvidia-smi)
+  if(GEM_NVIDIA_SMI)
+    execute_process(COMMAND ${GEM_NVIDIA_SMI} --query-gpu=compute_cap --format=csv,noheader
+      OUTPUT_VARIABLE found RESULT_VARIABLE status ERROR_QUIET TIMEOUT 20)
+    if(status EQUAL 0)
+      string(REGEX MATCHALL "[0-9]+\\.[0-9]" found "${found}")
+      foreach(capability IN LISTS found)
+        string(REPLACE "." "" arch ${capability})
+        if(arch EQUAL 90)
+          list(APPEND archs 90a)  # its own instructions
+        elseif(arch GREATER_EQUAL 80)
+          list(APPEND archs ${arch})
+        endif()
+      endforeach()
+      list(REMOVE_DUPLICATES archs)
+    endif()
+  endif()
+  if(NOT archs)
+    set(archs 90a)
+  endif()
+  set(${out} "${archs}" PARENT_SCOPE)
+endfunction()

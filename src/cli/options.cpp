@@ -85,6 +85,7 @@ SessionOptions ModelOptions::session() const {
   SessionOptions s;
   s.model = path();
   s.backend = parse_backend(backend);
+  s.backend_is_default = backend == "auto";
   s.threads = threads;
   s.context = context;
   s.chunk = chunk;
@@ -171,7 +172,7 @@ std::unique_ptr<Session> open_session(const ModelOptions& options) {
   SessionOptions session = options.session();
   ProgressBar bar("loading");
   session.load_progress = [&bar](std::uint64_t done, std::uint64_t total) { bar.show_bytes(done, total); };
-  session.drafts.warn = [](const std::string& text) { std::cerr << "gem: " << text << '\n'; };
+  session.drafts.warn = session.notice = [](const std::string& text) { std::cerr << "gem: " << text << '\n'; };
   return Session::open(session);
 }
 

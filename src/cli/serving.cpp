@@ -71,7 +71,7 @@ void Serving::load() {
     spdlog::info("loading weights: {} of {}, {:.0f} s", human_bytes(done), human_bytes(total),
                  std::chrono::duration<double>(now - start).count());
   };
-  session.drafts.warn = [](const std::string& text) { spdlog::warn("{}", text); };
+  session.drafts.warn = session.notice = [](const std::string& text) { spdlog::warn("{}", text); };
   session_ = Session::open(session);
   spdlog::info("drafts: {}", session_->drafting());
   if (const PromptCache* kept = session_->prompt_cache(); kept != nullptr && kept->store() != nullptr) {

@@ -63,43 +63,78 @@ std::unique_ptr<Drafter> Session::make_drafter(const SessionOptions& options) {
   return drafter;
 }
 
+// Completes `plan` and sets memory_, with what can be given up given up where it must be. False: it does not fit
+// all the same.
+bool Session::fit(const SessionOptions& options, MemoryOptions& plan) {
+  // Where the weights, caches and scratch go; the prompt cache and the undo logs are always in the host's
+  // memory.
+  const auto device = backend_->device_memory();
+  const auto room = device ? device : available_memory();
+  if (options.streams == 0) plan.streams = default_streams(*model_, *backend_, plan, room);
+  memory_ = plan_memory(*model_, *backend_, plan);
+  if (room && memory_.total() > *room && backend_->use_less_memory())
+    memory_ = plan_memory(*model_, *backend_, plan);
+  if (room && memory_.total() > *room) {
+    plan.checkpoints = false;
+    memory_ = plan_memory(*model_, *backend_, plan);
+  }
+  return !room || memory_.total() <= *room;
+}
+
 std::unique_ptr<Session> Session::open(const SessionOptions& options) {
   std::unique_ptr<Session> s(new Session());
   s->model_ = Model::load(options.model, {.any_geometry = options.any_geometry});
   const Geometry& g = s->model_->geometry();
-  const std::uint32_t context = options.context != 0 ? options.context : std::min(g.context, kDefaultContext);
-  if (context > g.context) {
-    fail(ErrorCode::kUsage, "a context of {} was asked for, {} was trained for {}", context,
+  if (options.context > g.context) {
+    fail(ErrorCode::kUsage, "a context of {} was asked for, {} was trained for {}", options.context,
          s->model_->profile().title, g.context);
   }
-  s->backend_ = make_backend(options.backend, *s->model_, options.threads, options.device);
-  const std::uint32_t chunk =
-      std::clamp(options.chunk != 0 ? options.chunk : s->backend_->preferred_chunk(), 1u, context);
-  if (options.wrap_backend) s->backend_ = options.wrap_backend(std::move(s->backend_));
-  MemoryOptions plan{
-      .context = context, .streams = options.streams, .chunk = chunk, .kv_type = options.kv_type};
-  std::unique_ptr<Drafter> drafter = s->make_drafter(options);
-  if (drafter != nullptr) {
-    plan.drafts = std::min(options.drafts.most.value_or(CopyOptions{}.most), chunk - 1);
-    plan.drafter = drafter->memory(options.streams == 0 ? kMostDefaultStreams : options.streams);
+  const std::uint32_t wanted = options.context != 0 ? options.context : std::min(g.context, kDefaultContext);
+  const auto notice = [&](const std::string& text) {
+    if (options.notice) options.notice(text);
+  };
+  std::unique_ptr<Drafter> drafter;
+  MemoryOptions plan;
+  // Takes the backend and the longest context that fits. What was wanted and does not fit where none does.
+  const auto open_backend = [&](BackendKind kind, std::optional<int> device) {
+    drafter.reset();  // it uses the backend
+    s->backend_ = make_backend(kind, *s->model_, options.threads, device);
+    if (options.wrap_backend) s->backend_ = options.wrap_backend(std::move(s->backend_));
+    drafter = s->make_drafter(options);
+    std::optional<MemoryPlan> refused;
+    for (std::uint32_t context = wanted;; context /= 2) {
+      const std::uint32_t chunk =
+          std::clamp(options.chunk != 0 ? options.chunk : s->backend_->preferred_chunk(), 1u, context);
+      plan = {.context = context, .streams = options.streams, .chunk = chunk, .kv_type = options.kv_type};
+      if (drafter != nullptr) {
+        plan.drafts = std::min(options.drafts.most.value_or(CopyOptions{}.most), chunk - 1);
+        plan.drafter = drafter->memory(options.streams == 0 ? kMostDefaultStreams : options.streams);
+      }
+      if (s->fit(options, plan)) {
+        if (refused)
+          notice(fmt::format("a context of {}: the memory does not hold one of {}", context, wanted));
+        return std::optional<MemoryPlan>();
+      }
+      if (!refused) refused = s->memory_;
+      if (options.context != 0 || context / 2 < kLeastDefaultContext) return refused;
+    }
+  };
+  std::optional<MemoryPlan> refused = open_backend(options.backend, options.device);
+  if (refused && options.backend_is_default && !options.device && s->backend_->device_memory()) {
+    notice(fmt::format("{} runs on the cpu: it needs {} bytes of the device's memory at a context of {}, {} are "
+                       "available",
+                       options.model, refused->total(), wanted, *s->backend_->device_memory()));
+    refused = open_backend(BackendKind::kCpu, std::nullopt);
   }
-  // Where the weights, caches and scratch go; the prompt cache and the undo logs are always in the host's
-  // memory.
   const auto device = s->backend_->device_memory();
-  const auto room = device ? device : available_memory();
-  if (plan.streams == 0) plan.streams = default_streams(*s->model_, *s->backend_, plan, room);
-  s->memory_ = plan_memory(*s->model_, *s->backend_, plan);
-  if (room && s->memory_.total() > *room && s->backend_->use_less_memory())
-    s->memory_ = plan_memory(*s->model_, *s->backend_, plan);
-  if (room && s->memory_.total() > *room) {
-    plan.checkpoints = false;
-    s->memory_ = plan_memory(*s->model_, *s->backend_, plan);
-  }
-  if (room && s->memory_.total() > *room) {
+  if (refused) {
     fail(ErrorCode::kRefused,
          "{} at a context of {} needs {} bytes of {}memory, {} are available; a shorter --context needs less",
-         options.model, context, s->memory_.total(), device ? "the device's " : "", *room);
+         options.model, wanted, refused->total(), device ? "the device's " : "",
+         device ? *device : available_memory().value_or(0));
   }
+  const std::uint32_t context = plan.context;
+  const std::uint32_t chunk = plan.chunk;
   s->tokenizer_ = std::make_unique<Tokenizer>(Tokenizer::from_checkpoint(s->model_->checkpoint()));
   if (static_cast<std::uint32_t>(s->tokenizer_->size()) > g.vocab) {
     fail(ErrorCode::kRefused, "{}: the tokenizer has {} pieces, the table {} rows", options.model,
@@ -107,7 +142,7 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
   }
   MemoryPlan on_host = s->memory_;
   if (device) on_host.weights = on_host.kv_stream = on_host.scratch = 0;
-  const auto host_room = device ? available_memory() : room;
+  const auto host_room = available_memory();
   on_host.prompt_cache = options.prompt_cache.value_or(default_prompt_cache(on_host, host_room));
   s->memory_.prompt_cache = on_host.prompt_cache;
   if (host_room && on_host.total() > *host_room) {

@@ -31,6 +31,8 @@ struct SessionDrafts {
 struct SessionOptions {
   std::string model;
   BackendKind backend = BackendKind::kCpu;
+  // Nobody asked for this backend: where its device's memory does not hold the model the cpu is taken.
+  bool backend_is_default = false;
   unsigned threads = 0;            // 0: one a physical core
   std::uint32_t context = 0;       // 0: the smaller of what the model was trained for and kDefaultContext
   std::uint32_t chunk = 0;         // 0: the backend's
@@ -45,6 +47,7 @@ struct SessionOptions {
   std::string cache_folder = {};
   std::optional<std::uint64_t> cache_disk = {};            // bytes of it; nothing: CacheStoreOptions::budget
   std::function<void(const std::string&)> cache_log = {};  // what is to be told of it, from any thread
+  std::function<void(const std::string&)> notice = {};     // what was chosen that one may not have expected
   Backend::Progress load_progress = {};                    // while the weights are packed
   SessionDrafts drafts = {};
   // Puts something between the engine and its backend (tests: rounds that fail or wait).
@@ -52,8 +55,10 @@ struct SessionOptions {
   std::function<void()> before_cache_load = {};  // CacheStoreOptions::before_load
 };
 
-// A context that leaves room for other programs; a longer one is asked for.
+// A context that leaves room for other programs; a longer one is asked for. Where the memory does not hold it,
+// half of it, or a quarter.
 inline constexpr std::uint32_t kDefaultContext = 32768;
+inline constexpr std::uint32_t kLeastDefaultContext = 8192;
 
 inline constexpr std::uint32_t kMostDefaultStreams = 4;
 
@@ -67,8 +72,9 @@ std::uint64_t default_prompt_cache(const MemoryPlan& plan, std::optional<std::ui
 
 class Session {
  public:
-  // Error(kRefused) also when the memory plan does not fit what the system has left. Where only the
-  // checkpoints do not fit, the session goes without them (EngineOptions::checkpoints). Error(kUsage) for a
+  // Error(kRefused) also when the memory plan does not fit what the system has left, in any of the ways that the
+  // options leave open. Where only the checkpoints do not fit, the session goes without them
+  // (EngineOptions::checkpoints). Error(kUsage) for a
   // KV cache type that the backend does not have, and for a cache folder that cannot be used. An assistant
   // that was named must fit (Error(kRefused)), one that was found need not.
   static std::unique_ptr<Session> open(const SessionOptions& options);
@@ -93,6 +99,7 @@ class Session {
  private:
   Session() = default;
   std::unique_ptr<Drafter> make_drafter(const SessionOptions& options);
+  bool fit(const SessionOptions& options, MemoryOptions& plan);
   std::unique_ptr<Model> model_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Assistant> assistant_;

@@ -27,6 +27,7 @@ struct BackendHooks {
   bool nan_logits = false;
   bool nan_drafts = false;  // of the assistants that it makes
   std::function<std::unique_ptr<Backend>()> new_lane;
+  std::optional<std::uint64_t> device_memory;
 };
 
 class WrappedBackend final : public Backend {
@@ -51,7 +52,9 @@ class WrappedBackend final : public Backend {
   }
   std::uint32_t preferred_chunk() const override { return inner_->preferred_chunk(); }
   bool use_less_memory() override { return inner_->use_less_memory(); }
-  std::optional<std::uint64_t> device_memory() const override { return inner_->device_memory(); }
+  std::optional<std::uint64_t> device_memory() const override {
+    return hooks_.device_memory ? hooks_.device_memory : inner_->device_memory();
+  }
   std::optional<std::uint64_t> weight_bytes() const override { return inner_->weight_bytes(); }
   void load_weights(const Progress& progress) override { inner_->load_weights(progress); }
   bool run_all() override { return inner_->run_all(); }

@@ -16,6 +16,7 @@ enum class ErrorCode {
   kRefused,    // a well-formed checkpoint that gem does not admit, or that does not fit
   kTooLarge,   // a request exceeds a limit (context, memory)
   kFailed,     // the work itself failed
+  kLost,       // the device failed, and this process cannot use it again
   kCancelled,  // the caller asked to stop
 };
 

@@ -54,7 +54,7 @@ class Chat {
       try {
         if (line.front() == '/' ? !command(line) : !say(line)) return;
       } catch (const Error& e) {
-        if (e.code() == ErrorCode::kFailed) throw;
+        if (e.code() == ErrorCode::kFailed || e.code() == ErrorCode::kLost) throw;
         fmt::print(stderr, "gem: error: {}\n", e.what());  // the conversation goes on
         if (e.code() == ErrorCode::kTooLarge)
           fmt::print(stderr, "/new forgets the conversation, /undo its last exchange\n");

@@ -33,6 +33,10 @@ void serve(const ServerOptions& o) {
   std::clearerr(stdout);  // whoever reads it may be gone; the server stays
 
   const int signal = signals.wait();
+  if (signal == SignalQueue::kWoken) {
+    serving.stop();
+    fail(ErrorCode::kLost, "{}", serving.lost());
+  }
   spdlog::info("{}: finishing what runs, at most {} s; a second signal stops at once",
                signal == SIGINT ? "interrupted" : "terminated", o.drain.count() / 1000);
   const bool finished = serving.drain(o.drain, signals);

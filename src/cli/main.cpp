@@ -18,6 +18,7 @@ int status_of(gem::ErrorCode code) {
       return 3;
     case gem::ErrorCode::kTooLarge:
     case gem::ErrorCode::kFailed:
+    case gem::ErrorCode::kLost:
     case gem::ErrorCode::kCancelled:
       return 1;
   }

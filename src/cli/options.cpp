@@ -172,7 +172,8 @@ std::unique_ptr<Session> open_session(const ModelOptions& options) {
   SessionOptions session = options.session();
   ProgressBar bar("loading");
   session.load_progress = [&bar](std::uint64_t done, std::uint64_t total) { bar.show_bytes(done, total); };
-  session.drafts.warn = session.notice = [](const std::string& text) { std::cerr << "gem: " << text << '\n'; };
+  session.drafts.warn =
+      session.notice = [](const std::string& text) { std::cerr << "gem: " << text << '\n'; };
   return Session::open(session);
 }
 

@@ -79,8 +79,13 @@ void Serving::load() {
     spdlog::info("kept prompts in {}: {} of this model, {} of at most {}", options_.cache_folder, disk.states,
                  human_bytes(disk.bytes), human_bytes(disk.budget));
   }
-  service_ = std::make_unique<server::Service>(*session_, server::ServiceOptions{.queue = options_.queue},
-                                               &metrics_);
+  const auto on_lost = [this](const std::string& why) {
+    const std::lock_guard lock(mutex_);
+    lost_ = why;
+    if (wake_) wake_();
+  };
+  service_ = std::make_unique<server::Service>(
+      *session_, server::ServiceOptions{.queue = options_.queue, .on_lost = on_lost}, &metrics_);
   server::RequestDefaults defaults;
   defaults.sampling = options_.sampling.over(session_->default_sampling());
   defaults.sampling.validate(session_->model().geometry().vocab);
@@ -113,6 +118,14 @@ void Serving::load(SignalQueue& signals) {
   }
   loader.join();
   if (failure) std::rethrow_exception(failure);
+  const std::lock_guard lock(mutex_);
+  wake_ = [&signals] { signals.wake(); };
+  if (!lost_.empty()) wake_();
+}
+
+std::string Serving::lost() const {
+  const std::lock_guard lock(mutex_);
+  return lost_;
 }
 
 std::string Serving::description() const {

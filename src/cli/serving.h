@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "cli/server_options.h"
@@ -28,8 +30,11 @@ class Serving {
 
   // Opens the model and starts to serve; blocks. Throws as Session::open.
   void load();
-  // The same while signals are heeded: one that comes meanwhile ends the process, by that signal.
+  // The same while signals are heeded: one that comes meanwhile ends the process, by that signal. Later
+  // `signals` are woken when the device is lost.
   void load(SignalQueue& signals);
+  // Why nothing can be served any more, once the device is lost; else empty.
+  std::string lost() const;
 
   std::string address() const { return http_->address(); }
   std::uint16_t port() const { return http_->port(); }
@@ -45,6 +50,9 @@ class Serving {
  private:
   ServerOptions options_;
   std::string name_;
+  mutable std::mutex mutex_;
+  std::string lost_;
+  std::function<void()> wake_;
   server::Metrics metrics_;
   server::App app_;
   std::unique_ptr<Session> session_;

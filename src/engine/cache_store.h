@@ -2,9 +2,9 @@
 // after a restart.
 //
 // Two threads of its own write and read; nobody need wait for them. While memory is not full a state waits a
-// moment before it is written, in case the next turn of its conversation takes its place; at most kMostWaiting
-// wait. Files appear whole under their names (temporary name, fsync, rename). The least recently used ones
-// leave, also those that other models wrote.
+// moment before it is written, in case the next turn of its conversation takes its place; at most
+// kMostWaiting wait. Files appear whole under their names (temporary name, fsync, rename). The least recently
+// used ones leave, also those that other models wrote.
 //
 // One file, in the machine's byte order:
 //   "gemstate", version, the identity, positions, first ring position, bytes of a fixed row and of a ring
@@ -93,7 +93,8 @@ class CacheStore {
    public:
     bool done() const { return done_; }
     void wait() const { done_.wait(false); }
-    // When it is done. Null: the file does not hold what it should and is gone; find() does not name it again.
+    // When it is done. Null: the file does not hold what it should and is gone; find() does not name it
+    // again.
     const std::shared_ptr<const KeptPrompt>& state() const { return state_; }
 
    private:
@@ -101,8 +102,9 @@ class CacheStore {
     std::shared_ptr<const KeptPrompt> state_;
     std::atomic<bool> done_ = false;
   };
-  // Has it read back, for caches with rows of these bytes; whoever asks for a file that is being read gets the
-  // same Load. Null: it has left meanwhile. The memory is taken here: Error(kTooLarge) when there is none.
+  // Has it read back, for caches with rows of these bytes; whoever asks for a file that is being read gets
+  // the same Load. Null: it has left meanwhile. The memory is taken here: Error(kTooLarge) when there is
+  // none.
   std::shared_ptr<const Load> load(const Match& match, std::size_t fixed_row, std::size_t ring_row,
                                    const KeptRows::Sum& sum);
   // Called after each, from the thread that reads.

@@ -37,8 +37,8 @@ class PromptCache {
   std::uint32_t longest_on_disk(const KvPlan& plan, std::span<const std::int32_t> prompt,
                                 std::uint32_t have) const;
   // Begins to bring a state on disk into memory that gives more of `prompt` than `have` tokens and than any
-  // state there, if reading it is worth that (CacheStore::kLeastGain). Null: there is none (any more). When it
-  // is done, or its file has proved damaged, ask again: there may be a next one.
+  // state there, if reading it is worth that (CacheStore::kLeastGain). Null: there is none (any more). When
+  // it is done, or its file has proved damaged, ask again: there may be a next one.
   std::shared_ptr<const CacheStore::Load> begin_fetch(const KvCache& like,
                                                       std::span<const std::int32_t> prompt,
                                                       std::uint32_t have);

@@ -63,8 +63,8 @@ std::unique_ptr<Drafter> Session::make_drafter(const SessionOptions& options) {
   return drafter;
 }
 
-// Completes `plan` and sets memory_, with what can be given up given up where it must be. False: it does not fit
-// all the same.
+// Completes `plan` and sets memory_, with what can be given up given up where it must be. False: it does not
+// fit all the same.
 bool Session::fit(const SessionOptions& options, MemoryOptions& plan) {
   // Where the weights, caches and scratch go; the prompt cache and the undo logs are always in the host's
   // memory.
@@ -121,9 +121,10 @@ std::unique_ptr<Session> Session::open(const SessionOptions& options) {
   };
   std::optional<MemoryPlan> refused = open_backend(options.backend, options.device);
   if (refused && options.backend_is_default && !options.device && s->backend_->device_memory()) {
-    notice(fmt::format("{} runs on the cpu: it needs {} bytes of the device's memory at a context of {}, {} are "
-                       "available",
-                       options.model, refused->total(), wanted, *s->backend_->device_memory()));
+    notice(
+        fmt::format("{} runs on the cpu: it needs {} bytes of the device's memory at a context of {}, {} are "
+                    "available",
+                    options.model, refused->total(), wanted, *s->backend_->device_memory()));
     refused = open_backend(BackendKind::kCpu, std::nullopt);
   }
   const auto device = s->backend_->device_memory();

@@ -55,8 +55,8 @@ struct SessionOptions {
   std::function<void()> before_cache_load = {};  // CacheStoreOptions::before_load
 };
 
-// A context that leaves room for other programs; a longer one is asked for. Where the memory does not hold it,
-// half of it, or a quarter.
+// A context that leaves room for other programs; a longer one is asked for. Where the memory does not hold
+// it, half of it, or a quarter.
 inline constexpr std::uint32_t kDefaultContext = 32768;
 inline constexpr std::uint32_t kLeastDefaultContext = 8192;
 
@@ -72,8 +72,8 @@ std::uint64_t default_prompt_cache(const MemoryPlan& plan, std::optional<std::ui
 
 class Session {
  public:
-  // Error(kRefused) also when the memory plan does not fit what the system has left, in any of the ways that the
-  // options leave open. Where only the checkpoints do not fit, the session goes without them
+  // Error(kRefused) also when the memory plan does not fit what the system has left, in any of the ways that
+  // the options leave open. Where only the checkpoints do not fit, the session goes without them
   // (EngineOptions::checkpoints). Error(kUsage) for a
   // KV cache type that the backend does not have, and for a cache folder that cannot be used. An assistant
   // that was named must fit (Error(kRefused)), one that was found need not.

@@ -36,8 +36,8 @@ struct Shared {
   std::vector<std::shared_ptr<Work>> withdrawn;  // left the queue unserved, to be concluded
   std::size_t arrivals = 0;                      // not yet told to the observer
   std::vector<Slot> slots;
-  std::size_t running = 0;  // replies that have a slot
-  bool woken = false;       // a kept prompt was read from disk, or a reply is to be cancelled
+  std::size_t running = 0;     // replies that have a slot
+  bool woken = false;          // a kept prompt was read from disk, or a reply is to be cancelled
   std::size_t unfinished = 0;  // whose results are still to come
   std::uint64_t rounds = 0;
   PromptCache::Status prompt_cache;
@@ -45,6 +45,7 @@ struct Shared {
   double reply_seconds = 1;  // of recent replies, for Retry-After
   bool draining = false;
   bool stopping = false;
+  std::string why_stopping = kStopping;
 
   void conclude(Work& which, FinishReason reason, std::string error) {
     which.conclude(reason, std::move(error));
@@ -119,6 +120,7 @@ struct Service::Impl {
   void round();
   void end(Work& work, FinishReason reason, std::string error, KeptState unused = {});
   void note_progress();
+  void note_loss(const std::exception& e);
   void end_all();
 
   Session& session;
@@ -134,6 +136,7 @@ struct Service::Impl {
     std::shared_ptr<const CacheStore::Load> load;
   };
   std::vector<Fetching> fetching;
+  std::string lost;  // why nothing can be served any more
   std::mutex join_mutex;
   std::thread thread;
 };
@@ -157,7 +160,11 @@ void Service::Impl::serve() {
     }
     for (; observer != nullptr && arrivals > 0; --arrivals) observer->on_queued();
     for (const auto& work : withdrawn) shared->conclude(*work, FinishReason::kCancelled, {});
-    if (stopping) return end_all();
+    if (stopping) {
+      end_all();
+      if (!lost.empty() && options.on_lost) options.on_lost(lost);
+      return;
+    }
     // Cancelled ones leave before others come, so that their slots are free.
     for (const auto& work : running) {
       if (!work->cancel_asked()) continue;
@@ -289,6 +296,7 @@ void Service::Impl::start(const std::shared_ptr<Work>& work, KeptState state) {
     return;
   } catch (const std::exception& e) {
     spdlog::error("{} could not be started: {}", work->log_name(), e.what());
+    note_loss(e);
     error = client_text(e);
   }
   end(*work, FinishReason::kFailed, std::move(error));
@@ -305,6 +313,7 @@ void Service::Impl::round() {
     }
   } catch (const std::exception& e) {
     spdlog::error("a round failed, {} replies end with it: {}", running.size(), e.what());
+    note_loss(e);
     error = client_text(e);
     for (const auto& work : running) engine.cancel(*work->stream());  // those that are still open
   }
@@ -336,8 +345,8 @@ void Service::Impl::note_progress() {
   }
 }
 
-// Frees the slot, keeping the state for a later prompt (`unused`: of a reply that did not begin), and hands the
-// result over.
+// Frees the slot, keeping the state for a later prompt (`unused`: of a reply that did not begin), and hands
+// the result over.
 void Service::Impl::end(Work& work, FinishReason reason, std::string error, KeptState unused) {
   // After a failure it is not known what the cache holds.
   KeptState state = work.stream() != nullptr ? work.stream()->take_state() : std::move(unused);
@@ -358,23 +367,40 @@ void Service::Impl::end(Work& work, FinishReason reason, std::string error, Kept
   shared->conclude(work, reason, std::move(error));
 }
 
+// Without its device nothing can be done: the service stops.
+void Service::Impl::note_loss(const std::exception& e) {
+  const auto* const error = dynamic_cast<const Error*>(&e);
+  if (error == nullptr || error->code() != ErrorCode::kLost) return;
+  lost = e.what();
+  const std::lock_guard lock(shared->mutex);
+  shared->stopping = true;
+  shared->why_stopping = lost;
+}
+
 void Service::Impl::end_all() {
   std::deque<std::shared_ptr<Work>> queued;
   std::vector<std::shared_ptr<Work>> withdrawn;
+  std::string why;
   {
     const std::lock_guard lock(shared->mutex);
+    why = shared->why_stopping;
     queued.swap(shared->queue);
     withdrawn.swap(shared->withdrawn);
   }
+  const FinishReason reason = lost.empty() ? FinishReason::kCancelled : FinishReason::kFailed;
   for (const auto& work : running) {
-    engine.cancel(*work->stream());
-    end(*work, FinishReason::kCancelled, kStopping);
+    try {
+      engine.cancel(*work->stream());
+    } catch (const std::exception& e) {  // a prompt's chunk could not be brought to its end
+      spdlog::error("{} could not be cancelled: {}", work->log_name(), e.what());
+    }
+    end(*work, reason, why);
   }
   running.clear();
-  for (Fetching& f : fetching) end(*f.work, FinishReason::kCancelled, kStopping);
+  for (Fetching& f : fetching) end(*f.work, reason, why);
   fetching.clear();
   for (const auto& work : withdrawn) shared->conclude(*work, FinishReason::kCancelled, {});
-  for (const auto& work : queued) shared->conclude(*work, FinishReason::kCancelled, kStopping);
+  for (const auto& work : queued) shared->conclude(*work, reason, why);
 }
 
 Service::Service() = default;
@@ -407,7 +433,7 @@ std::vector<std::unique_ptr<Generation>> Service::submit(std::vector<GenerationJ
   }
   {
     const std::lock_guard lock(shared->mutex);
-    if (shared->draining || shared->stopping) throw ApiError::unavailable(kStopping);
+    if (shared->draining || shared->stopping) throw ApiError::unavailable(shared->why_stopping);
     const std::size_t active = shared->running + shared->queue.size();
     if (active + works.size() > shared->slots.size() + impl_->options.queue) {
       const double wait = shared->reply_seconds * static_cast<double>(shared->queue.size() + 1) /

@@ -94,6 +94,9 @@ class Generation {
 
 struct ServiceOptions {
   std::size_t queue = 64;  // requests waiting beyond the streams that are open
+  // The device is lost: every reply has ended, and there will be no other. From the engine's thread, its last
+  // act.
+  std::function<void(const std::string& why)> on_lost = {};
 };
 
 // A look at the service, for /slots, /metrics and the log.

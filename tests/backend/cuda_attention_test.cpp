@@ -1,4 +1,5 @@
-// Attention of a prompt's rows on the device, for every head width and amount of shared memory, against float64.
+// Attention of a prompt's rows on the device, for every head width and amount of shared memory, against
+// float64.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,8 +22,8 @@ constexpr std::uint32_t kHeads = 2;
 
 class CudaAttention : public ::testing::TestWithParam<std::uint32_t> {
  protected:
-  // One layer's keys and values of all positions, rounded as a cache holds them, and queries, rounded as the kernel
-  // rounds them.
+  // One layer's keys and values of all positions, rounded as a cache holds them, and queries, rounded as the
+  // kernel rounds them.
   void make(const Case& c) {
     case_ = c;
     std::mt19937 random(c.head_dim + c.position);
@@ -121,8 +122,8 @@ class CudaAttention : public ::testing::TestWithParam<std::uint32_t> {
     return out;
   }
 
-  // The largest difference of a row's heads, of what is allowed: weights are rounded to f16, results to bf16. `more`:
-  // keys beyond the window that it must not see, or first ones that are left out.
+  // The largest difference of a row's heads, of what is allowed: weights are rounded to f16, results to bf16.
+  // `more`: keys beyond the window that it must not see, or first ones that are left out.
   double difference(const std::vector<float>& got, std::uint32_t row, std::uint32_t more = 0) const {
     const Case& c = case_;
     const std::uint32_t seen = c.position + row + 1;

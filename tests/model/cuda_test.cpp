@@ -8,11 +8,15 @@
 #include <random>
 
 #include "backend/cuda/cuda.h"
+#include "base/error.h"
 #include "emulated.h"
 #include "formats/safetensors.h"
 #include "golden.h"
 #include "model/model.h"
 #include "model/schedule.h"
+#ifdef GEM_CUDA_EMULATED
+#include "backend/cuda/device.h"
+#endif
 
 namespace gem {
 namespace {
@@ -185,6 +189,27 @@ TEST_P(Cuda, CopiedCachesGoOnAsTheOriginal) {
   const std::span<const std::int32_t> rest = std::span(ids).subspan(90);
   EXPECT_TRUE(feed(*copy, rest, 3, false) == feed(*original, rest, 3, false));
 }
+
+#ifdef GEM_CUDA_EMULATED
+TEST_P(Cuda, ALostDeviceIsToldApartFromAFailure) {
+  const auto stream = cache();
+  const std::vector<std::int32_t> ids = tokens(5, 3);
+  emulation::device_is_lost = true;
+  try {
+    feed(*stream, ids, 3, true);
+    ADD_FAILURE() << "the device is lost";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kLost) << e.what();
+    EXPECT_NE(std::string(e.what()).find("unspecified launch failure"), std::string::npos) << e.what();
+  }
+  emulation::device_is_lost = false;
+  try {
+    cuda::check(cudaErrorInvalidValue, "a call");
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kFailed);
+  }
+}
+#endif
 
 INSTANTIATE_TEST_SUITE_P(DenseA, Cuda,
                          ::testing::Values("q4_0", "q8_0", "f16", "bf16", "mlx-q4g64", "mlx-mixed"));

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/session.h"
 #include "engine/wrapped_backend.h"
 #include "golden.h"
@@ -34,7 +35,10 @@ class Gate {
     for (const RowSpan& span : rows.spans) seen_.back().push_back(span.rows);
     changed_.notify_all();
     changed_.wait(lock, [&] { return seen_.size() <= allowed_; });
-    if (fail_at_ == seen_.size()) throw std::bad_alloc();
+    if (fail_at_ == seen_.size()) {
+      if (loses_) fail(ErrorCode::kLost, "the device is lost: a test");
+      throw std::bad_alloc();
+    }
   }
   void allow(std::size_t rounds) {
     const std::lock_guard lock(mutex_);
@@ -50,6 +54,12 @@ class Gate {
   void fail_at(std::size_t round) {
     const std::lock_guard lock(mutex_);
     fail_at_ = round;
+  }
+  // Or because the device is lost.
+  void lose_at(std::size_t round) {
+    const std::lock_guard lock(mutex_);
+    fail_at_ = round;
+    loses_ = true;
   }
   // Waits until the n-th round (from 1) is at the gate or past it; the rows of its spans.
   std::vector<std::uint32_t> round(std::size_t n) {
@@ -71,6 +81,7 @@ class Gate {
   std::vector<std::vector<std::uint32_t>> seen_;
   std::size_t allowed_ = 0;
   std::size_t fail_at_ = 0;
+  bool loses_ = false;
 };
 
 inline std::unique_ptr<Session> gated_session(const std::string& model, Gate& gate, std::uint32_t streams,

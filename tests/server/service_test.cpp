@@ -8,6 +8,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <set>
 #include <thread>
 
@@ -69,9 +70,10 @@ class ServiceTest : public ::testing::Test {
   void TearDown() override { gate_.open(); }  // before the service goes
 
   Service& serve(std::uint32_t streams, std::size_t queue = 64, std::uint64_t prompt_cache = 0,
-                 SessionOptions options = {}) {
+                 SessionOptions options = {}, std::function<void(const std::string&)> on_lost = {}) {
     session_ = testing::gated_session(model_, gate_, streams, 1024, 24, prompt_cache, std::move(options));
-    service_ = std::make_unique<Service>(*session_, ServiceOptions{.queue = queue}, &watcher_);
+    service_ = std::make_unique<Service>(
+        *session_, ServiceOptions{.queue = queue, .on_lost = std::move(on_lost)}, &watcher_);
     return *service_;
   }
 
@@ -376,6 +378,26 @@ TEST_F(ServiceTest, PromptProgressIsTold) {
   gate_.open();
   client.finish();
   EXPECT_EQ(client.all().rounds, 4u);
+}
+
+TEST_F(ServiceTest, ALostDeviceEndsTheServiceAndIsTold) {
+  std::promise<std::string> told;
+  serve(2, 64, 0, {}, [&](const std::string& why) { told.set_value(why); });
+  gate_.lose_at(3);
+  std::vector<Client> clients;
+  for (std::uint32_t i = 0; i < 3; ++i) clients.push_back(submit(job(i, 10, 20)));  // the third one waits
+  gate_.open();
+  for (Client& c : clients) {
+    const GenerationResult& result = c.finish();
+    EXPECT_EQ(result.reason, FinishReason::kFailed);
+    EXPECT_NE(result.error.find("the device is lost"), std::string::npos) << result.error;
+  }
+  auto why = told.get_future();
+  ASSERT_EQ(why.wait_for(testing::kPatience), std::future_status::ready);
+  EXPECT_EQ(why.get(), "the device is lost: a test");
+  EXPECT_TRUE(service_->status().stopping);
+  EXPECT_EQ(service_->status().running, 0u);
+  EXPECT_EQ(refused(job(5, 10, 2)), 503);
 }
 
 TEST_F(ServiceTest, ARoundThatFailsEndsItsRepliesAndTheServiceGoesOn) {

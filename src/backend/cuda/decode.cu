@@ -400,8 +400,8 @@ DecodeLimits DecodeLimits::of(int device) {
   return limits;
 }
 
-// Eight rows of a part, at four bytes a value, take two fifths of the memory, or two ninths where the rest would
-// not hold the weights under way.
+// Eight rows of a part, at four bytes a value, take two fifths of the memory, or two ninths where the rest
+// would not hold the weights under way.
 std::uint32_t DecodeLimits::longest_part() const {
   const std::uint32_t bytes =
       shared_bytes >= kAmple ? std::min(shared_bytes, kPreferred) * 2 / 5 : shared_bytes * 2 / 9;
@@ -412,8 +412,8 @@ std::uint32_t DecodeLimits::parts_of(std::uint32_t cols) const {
   return (cols + longest_part() - 1) / longest_part();
 }
 
-// Of 16 rows, slices meet in 32 KB: too much beside the weights under way where memory is short. Of 32 they do not
-// meet at all.
+// Of 16 rows, slices meet in 32 KB: too much beside the weights under way where memory is short. Of 32 they
+// do not meet at all.
 std::uint32_t decode_pass_rows(const DecodeLimits& limits, std::uint32_t rows, std::uint32_t most_parts) {
   const bool ample = limits.shared_bytes >= kAmple;
   if (rows <= 8 || most_parts * 2 > limits.processors) return 8;

@@ -3,8 +3,8 @@
 //
 // A unit of work is one chunk of one row for one KV head, whose query heads share every key and value that is
 // read (or for a share of these heads, where the memory does not hold them all). It prepares what it needs of
-// this round's keys itself (the rows of one span may see each other): several units write the same bits to the
-// same place.
+// this round's keys itself (the rows of one span may see each other): several units write the same bits to
+// the same place.
 #pragma once
 
 #include "backend/cuda/decode_operand.cuh"

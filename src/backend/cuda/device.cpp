@@ -9,8 +9,11 @@ namespace gem::cuda {
 
 void raise(cudaError_t status, const char* what) {
   cudaGetLastError();  // the next call starts clean, where the error is not a lasting one
-  fail(status == cudaErrorMemoryAllocation ? ErrorCode::kTooLarge : ErrorCode::kFailed, "cuda: {}: {}", what,
-       cudaGetErrorString(status));
+  const char* const why = cudaGetErrorString(status);
+  if (status == cudaErrorMemoryAllocation) fail(ErrorCode::kTooLarge, "cuda: {}: {}", what, why);
+  if (cudaDeviceSynchronize() != cudaSuccess)
+    fail(ErrorCode::kLost, "the device is lost, gem must be started again: cuda: {}: {}", what, why);
+  fail(ErrorCode::kFailed, "cuda: {}: {}", what, why);
 }
 
 bool kernels_run_on(std::string_view archs, int major, int minor) {

@@ -12,8 +12,9 @@
 
 namespace gem::cuda {
 
-// Throws Error(kTooLarge) when the device is out of memory, else Error(kFailed), naming the call. (In a file
-// of its own: the error header's formatting library is no code for the device compiler.)
+// Throws Error(kTooLarge) when the device is out of memory, Error(kLost) when nothing can be done on it any
+// more, else Error(kFailed), naming the call. (In a file of its own: the error header's formatting library is
+// no code for the device compiler.)
 [[noreturn]] void raise(cudaError_t status, const char* what);
 
 inline void check(cudaError_t status, const char* what) {

@@ -32,8 +32,8 @@ struct PromptTile {
 };
 constexpr std::uint32_t kPromptTile = 64;
 
-// Causal attention of prompt rows, tile by tile. Keys in blocks at fixed positions, so that a row's bits do not
-// depend on the tile it is in.
+// Causal attention of prompt rows, tile by tile. Keys in blocks at fixed positions, so that a row's bits do
+// not depend on the tile it is in.
 struct AttendPrompt {
   const float* query = nullptr;  // [rows, heads * head_dim]
   const RowInfo* rows = nullptr;

@@ -25,8 +25,8 @@ __device__ inline std::uint32_t piece(std::uint32_t row, std::uint32_t col) {
 }
 
 // How a block works. It has Rows rows of a tile and one query head: Rows / 16 warps of 16 rows each, times WN
-// warps that share those rows: they split the keys of a block of BK for the scores and the head's width for the
-// sums. `Stages`: blocks of keys in shared memory, one of them being read.
+// warps that share those rows: they split the keys of a block of BK for the scores and the head's width for
+// the sums. `Stages`: blocks of keys in shared memory, one of them being read.
 template <int Width, int Block, int Rows, int Sharing, int Stages>
 struct Shape {
   static constexpr int D = Width, BK = Block, kRows = Rows, WN = Sharing, kStages = Stages;

@@ -213,11 +213,17 @@ T atomicMax(T* p, T v) {
 
 // ---- the runtime
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2 };
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorLaunchFailure = 719
+};
 inline const char* cudaGetErrorString(cudaError_t status) {
-  return status == cudaSuccess             ? "no error"
-         : status == cudaErrorInvalidValue ? "invalid argument"
-                                           : "out of memory";
+  return status == cudaSuccess              ? "no error"
+         : status == cudaErrorInvalidValue  ? "invalid argument"
+         : status == cudaErrorLaunchFailure ? "unspecified launch failure"
+                                            : "out of memory";
 }
 inline cudaError_t cudaGetLastError() {
   return cudaSuccess;
@@ -245,8 +251,12 @@ inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 inline cudaError_t cudaStreamDestroy(cudaStream_t) {
   return cudaSuccess;
 }
+// While a test says that the device is lost every wait for it fails.
+inline cudaError_t cudaDeviceSynchronize() {
+  return emulation::device_is_lost ? cudaErrorLaunchFailure : cudaSuccess;
+}
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  return cudaSuccess;
+  return cudaDeviceSynchronize();
 }
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   *event = nullptr;

@@ -26,6 +26,9 @@ constexpr unsigned kMultiprocessors = 4;
 #endif
 constexpr unsigned kSharedBytes = GEM_EMULATED_SHARED_KB * 1024;
 
+// Set by tests.
+inline bool device_is_lost = false;
+
 // Runs `thread` as every thread of every block; `resident`: all blocks at once, else one after another.
 void run(Place grid, Place block, std::size_t shared_bytes, bool resident,
          const std::function<void()>& thread);

@@ -153,6 +153,11 @@ async function reply(response, body, state, context) {
       if (state.pace > 0) await wait();
     }
   };
+  // Until the test has seen what it wants to see, however slow the machine is: it calls state.release().
+  const hold = () => new Promise((resolve) => {
+    state.release = resolve;
+    response.once("close", resolve);
+  });
   const finish = (reason = "stop") => {
     if (gone) return;
     send({}, reason);
@@ -177,11 +182,13 @@ async function reply(response, body, state, context) {
       await say(HOSTILE, "content", 9);
       return finish();
     case "think":
-      await say("First I look at the question. Then I *consider* what is wanted, step by step.", "reasoning_content");
+      await say("First I look at the question.", "reasoning_content");
+      await hold();
+      await say(" Then I *consider* what is wanted, step by step.", "reasoning_content");
       await say("The answer is **4**.");
       return finish();
     case "slow":
-      for (let i = 1; i <= 400 && !gone; ++i) {
+      for (let i = 1; i <= 4000 && !gone; ++i) {
         await say(`word${i} `, "content", 100);
         await wait(25);
       }
@@ -189,7 +196,7 @@ async function reply(response, body, state, context) {
     case "progress":
       for (let done = 512; done <= 4096 && !gone; done += 512) {
         send({role: "assistant", content: null}, null, {prompt_progress: {total: 4096, cache: 0, processed: done, time_ms: done}});
-        await wait(60);
+        if (done === 2048) await hold();
       }
       await say("Read it.");
       return finish();
@@ -209,8 +216,7 @@ async function reply(response, body, state, context) {
       return response.end();
     case "cut":
       await say("Half of a sen");
-      // When the test has seen it: what a browser has not read yet, a broken connection takes away.
-      await new Promise((resolve) => { state.cut = resolve; });
+      await hold(); // what a browser has not read yet, a broken connection takes away
       return response.destroy();
     case "length":
       await say("One two three");
@@ -220,7 +226,7 @@ async function reply(response, body, state, context) {
       response.write(`data: ${JSON.stringify({choices: [{index: 0, delta: {content: "# Huge\n\n"}, finish_reason: null}]})}\n\n`);
       for (let i = 0; i < 3000 && !gone; ++i) {
         ++tokens;
-        if (i === 300) await new Promise((resolve) => setTimeout(resolve, 2000)); // long enough to be seen growing
+        if (i === 300) await hold();
         if (!send({content: line})) await new Promise((resolve) => response.once("drain", resolve).once("close", resolve));
       }
       await say("```\n" + "x = 1\n".repeat(8000) + "```\n", "content", 2000);

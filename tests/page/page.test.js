@@ -110,8 +110,11 @@ pageTest("Markdown", async ({page}) => {
   assert.equal(await link.getAttribute("rel"), "noopener noreferrer nofollow");
   assert.equal(await link.getAttribute("target"), "_blank");
   await browser.context.grantPermissions(["clipboard-read", "clipboard-write"]);
-  await reply.getByRole("button", {name: "Copy code"}).click();
-  await reply.getByRole("button", {name: "Copied"}).waitFor();
+  // What is seen for a moment only is looked for before it comes.
+  await Promise.all([
+    reply.getByRole("button", {name: "Copied"}).waitFor(),
+    reply.getByRole("button", {name: "Copy code"}).click(),
+  ]);
   assert.match(await page.evaluate(() => navigator.clipboard.readText()), /^# Greets\.\ndef greet/);
   await shoot(page, "markdown-light");
   await page.emulateMedia({colorScheme: "dark"});
@@ -143,6 +146,7 @@ pageTest("thoughts are folded, with a live preview", async ({page}) => {
   await send(page, "mock:think");
   await page.locator(".thought.running .thought-preview", {hasText: /look/}).waitFor();
   assert.equal(await page.locator(".thought").evaluate((details) => details.open), false);
+  mock.state.release();
   assert.equal(await replyText(page), "The answer is 4.");
   assert.match(await page.locator(".thought-title").innerText(), /^Thought for [\d.]+ m?s$/);
   await page.locator(".thought summary").click();
@@ -187,6 +191,7 @@ pageTest("a long prompt shows how far it is read", async ({page}) => {
   await page.getByText(/Reading the prompt: [\d,]+ of 4,096 tokens/).waitFor();
   assert.ok(await page.locator(".prompt-progress").evaluate((bar) => bar.value > 0 && bar.max === 4096));
   await shoot(page, "progress");
+  mock.state.release();
   assert.equal(await replyText(page), "Read it.");
 });
 
@@ -210,7 +215,7 @@ pageTest("a reply that breaks off is kept and can be continued", async ({page, e
   expect(/ERR_INCOMPLETE_CHUNKED_ENCODING/);
   await send(page, "mock:cut");
   await inThread(page, "Half of a sen").waitFor();
-  mock.state.cut();
+  mock.state.release();
   await page.getByText("The connection was lost in the middle of the reply.").waitFor();
   assert.equal(await replyText(page), "Half of a sen");
   await page.getByRole("button", {name: "Continue this reply"}).click();
@@ -224,8 +229,7 @@ pageTest("a server that goes away and comes back", async ({page, expect, server}
   await page.getByText("The server does not answer. Looking for it…").waitFor();
   await page.locator(".error-box").waitFor();
   await shoot(page, "away");
-  await server.restart();
-  await page.getByText("The server is back.").waitFor();
+  await Promise.all([page.getByText("The server is back.").waitFor(), server.restart()]);
   await page.getByRole("button", {name: "Try again"}).dblclick(); // the second click finds the reply begun
   await inThread(page, "You said: Are you there?").waitFor(); // until then the failed reply is the last one
   assert.equal(await replyText(page), "You said: Are you there?");
@@ -250,7 +254,7 @@ pageTest("an API key is asked for and kept", async ({page}) => {
 
 pageTest("a model that loads is waited for", async ({page, expect, server}) => {
   expect(/status of 503/);
-  server.state.loading = 2;
+  server.state.loading = 4;
   await send(page, "Patience");
   await page.getByText("The model is being loaded…").first().waitFor();
   assert.equal(await replyText(page), "You said: Patience");
@@ -441,6 +445,7 @@ pageTest("light, dark and the system's look", async ({page}) => {
 pageTest("a huge reply: the page stays usable, nothing is lost", async ({page}) => {
   await send(page, "mock:huge");
   await page.locator(".message.streaming p").nth(5).waitFor();
+  mock.state.release();
   await page.locator("#settings-button").click(); // answers while text pours in
   await page.locator("#settings").waitFor({state: "visible"});
   await inThread(page, "Done with it.").waitFor({timeout: 90000});

@@ -108,6 +108,7 @@ std::shared_ptr<const CacheStore::Load> Engine::fetch_for(KeptState& state,
 void Engine::resume_from_cache(KeptState& state, std::span<const std::int32_t> prompt) {
   PromptCache* const kept = options_.prompt_cache;
   if (kept == nullptr) return;
+  // Ends: what was read is found in memory then, and a file that cannot be is not found again.
   while (const auto load = fetch_for(state, prompt)) load->wait();
   const std::uint32_t here = resumable(state, prompt);
   const bool better = kept->longest(cache_plan(), prompt) > here;

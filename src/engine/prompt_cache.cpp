@@ -64,11 +64,6 @@ void PromptCache::take_loaded() {
   });
 }
 
-void PromptCache::fetch(const KvCache& like, std::span<const std::int32_t> prompt, std::uint32_t have) {
-  // Ends: what was read is found in memory then, and a file that cannot be is not found again.
-  while (const auto load = begin_fetch(like, prompt, have)) load->wait();
-}
-
 std::uint32_t PromptCache::restore(KvCache& cache, std::span<const std::int32_t> prompt) {
   const Match match = find(cache.plan(), prompt);
   if (match.length == 0) return 0;
@@ -151,6 +146,7 @@ bool PromptCache::keep(const KvCache& cache, std::span<const std::int32_t> token
 // False when pages that somebody else needs are in the way: a state of this one's beginning, or one that is
 // being written.
 bool PromptCache::make_room(std::uint64_t bytes) {
+  take_loaded();  // what was read for somebody who has gone can leave like any other
   const std::uint64_t writing = store_ != nullptr ? store_->writing() : 0;
   if (bytes > budget_ || writing > budget_ - bytes) return false;
   while (*bytes_ > budget_ - bytes && !states_.empty()) {

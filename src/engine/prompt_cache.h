@@ -42,8 +42,6 @@ class PromptCache {
   std::shared_ptr<const CacheStore::Load> begin_fetch(const KvCache& like,
                                                       std::span<const std::int32_t> prompt,
                                                       std::uint32_t have);
-  // The same to its end. Blocks while it reads.
-  void fetch(const KvCache& like, std::span<const std::int32_t> prompt, std::uint32_t have);
 
   // Fills `cache` with that state (whatever was in it is lost) and counts it as used. The length that it now
   // has, or 0 when there is none: the cache is untouched then.

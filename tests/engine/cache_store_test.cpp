@@ -226,12 +226,30 @@ TEST_P(CacheStoreTest, NoBitMayChange) {
     const auto kept = cache(options());
     const std::uint32_t found = kept->longest_on_disk(options().plan, next(90).prompt, 0);
     const auto like = backend_->new_cache(options().plan);
-    kept->fetch(*like, next(90).prompt, 0);
+    while (const auto load = kept->begin_fetch(*like, next(90).prompt, 0)) load->wait();
     EXPECT_EQ(kept->longest(options().plan, next(90).prompt), 0u);
     EXPECT_EQ(kept->status().disk.rejected, 1u) << "found " << found;
     EXPECT_FALSE(fs::exists(file));
     EXPECT_EQ(kept->status().bytes, 0u);
   }
+}
+
+// Whoever it was read for has gone: its memory is others' then.
+TEST_P(CacheStoreTest, WhatNobodyWaitedForLeavesLikeAnyOther) {
+  one_state(90);
+  PromptCache measure(64 << 20);
+  reuse(measure, request(tokens(1, 90), 1));
+  const std::uint64_t one = measure.status().bytes;
+  const auto kept = cache(options(), one + one / 2);
+  const auto like = backend_->new_cache(options().plan);
+  {
+    const auto load = kept->begin_fetch(*like, next(90).prompt, 0);
+    ASSERT_NE(load, nullptr);
+    load->wait();
+  }
+  reuse(*kept, request(tokens(5, 90), 1));
+  EXPECT_EQ(kept->longest(options().plan, joined(tokens(5, 90), {1})), 90u);
+  EXPECT_LE(kept->status().bytes, kept->status().budget);
 }
 
 TEST_P(CacheStoreTest, ADamagedStateIsPassedOverForTheNextOne) {
@@ -275,7 +293,7 @@ TEST_P(CacheStoreTest, LengthsAreCheckedBeforeAnythingIsAllocated) {
     write_bytes(file, bytes);
     const auto kept = cache(options());
     const auto like = backend_->new_cache(options().plan);
-    kept->fetch(*like, next(90).prompt, 0);
+    while (const auto load = kept->begin_fetch(*like, next(90).prompt, 0)) load->wait();
     return kept->longest(options().plan, next(90).prompt);
   };
   EXPECT_EQ(found(forged(whole, 12, std::uint32_t{90})), 90u);  // the forger itself makes no mistake

@@ -417,9 +417,7 @@ std::uint32_t DecodeLimits::parts_of(std::uint32_t cols) const {
 std::uint32_t decode_pass_rows(const DecodeLimits& limits, std::uint32_t rows, std::uint32_t most_parts) {
   const bool ample = limits.shared_bytes >= kAmple;
   if (rows <= 8 || most_parts * 2 > limits.processors) return 8;
-  if (rows > 16 || !ample) {
-    if (most_parts * 4 <= limits.processors) return 32;
-  }
+  if ((rows > 16 || !ample) && most_parts * 4 <= limits.processors) return 32;
   return ample ? 16 : 8;
 }
 

@@ -266,8 +266,17 @@ struct Round {
         load_operand(global_operand<Pieces>(job, op, pass, count), x, kOwnSlices);
         __syncthreads();
       }
-      product<Pieces>(s, ops, rings, region, reduce, o, count, out, is_head ? count : total,
-                      is_head ? 0 : pass * kRows);
+      const std::uint32_t out_rows = is_head ? count : total;
+      const std::uint32_t first_row = is_head ? 0 : pass * kRows;
+      if constexpr (Pieces == 1) {
+        if (count <= 4) {
+          product<1, true>(s, ops, rings, region, reduce, o, count, out, out_rows, first_row);
+        } else {
+          product<1, false>(s, ops, rings, region, reduce, o, count, out, out_rows, first_row);
+        }
+      } else {
+        product<Pieces, false>(s, ops, rings, region, reduce, o, count, out, out_rows, first_row);
+      }
       if (is_head) {
         // Pass after pass, so that partial sums are kept for one pass only.
         sync(job);

@@ -48,6 +48,7 @@ __device__ __forceinline__ void bytes_step(const uint4 (&words)[2], unsigned (&a
 
 template <>
 struct Fragment<Format::kQ4> {
+  static constexpr int kScales = 2;  // of a row
   static constexpr bool kOffset = true, kMinima = false;
   // A code c of row r stands as c 2^-24, of row r + 8 as c 2^-20; c - 8 is meant.
   static constexpr float kUnit0 = 0x1p24f, kUnit1 = 0x1p20f;
@@ -68,6 +69,7 @@ struct Fragment<Format::kQ4> {
 
 template <>
 struct Fragment<Format::kQ8> {
+  static constexpr int kScales = 2;  // of a row
   static constexpr bool kOffset = false, kMinima = false;
   static constexpr float kUnit0 = 1, kUnit1 = 1, kOffset0 = 0, kOffset1 = 0;
   uint4 words[2];
@@ -87,6 +89,7 @@ struct Fragment<Format::kQ8> {
 
 template <>
 struct Fragment<Format::kH16> {
+  static constexpr int kScales = 2;  // of a row
   static constexpr bool kOffset = false, kMinima = false;
   static constexpr float kUnit0 = 1, kUnit1 = 1, kOffset0 = 0, kOffset1 = 0;
   uint4 words[4];
@@ -120,6 +123,7 @@ __device__ __forceinline__ void load_affine(const std::uint8_t* from, int lane, 
 
 template <>
 struct Fragment<Format::kA4> {
+  static constexpr int kScales = 2;  // of a row
   static constexpr bool kOffset = false, kMinima = true;
   static constexpr float kUnit0 = 0x1p24f, kUnit1 = 0x1p20f, kOffset0 = 0, kOffset1 = 0;
   uint4 words;
@@ -136,6 +140,7 @@ struct Fragment<Format::kA4> {
 
 template <>
 struct Fragment<Format::kA8> {
+  static constexpr int kScales = 2;  // of a row
   static constexpr bool kOffset = false, kMinima = true;
   static constexpr float kUnit0 = 1, kUnit1 = 1, kOffset0 = 0, kOffset1 = 0;
   uint4 words[2];
@@ -153,16 +158,17 @@ struct Fragment<Format::kA8> {
 
 template <>
 struct Fragment<Format::kS8> {
+  static constexpr int kScales = 4;
   static constexpr bool kOffset = false, kMinima = false;
   static constexpr float kUnit0 = 1, kUnit1 = 1, kOffset0 = 0, kOffset1 = 0;
   uint4 words[2];
-  float2 step_scale[4];  // of each 16 columns
+  float2 scale[4];  // of each 16 columns
   __device__ void load(const std::uint8_t* chunk, int lane) {
     words[0] = *reinterpret_cast<const uint4*>(chunk + lane * 16);
     words[1] = *reinterpret_cast<const uint4*>(chunk + 512 + lane * 16);
 #pragma unroll
     for (int s = 0; s < 4; ++s)
-      step_scale[s] = *reinterpret_cast<const float2*>(chunk + 1024 + (s * 8 + (lane >> 2)) * 8);
+      scale[s] = *reinterpret_cast<const float2*>(chunk + 1024 + (s * 8 + (lane >> 2)) * 8);
   }
   template <int Step>
   __device__ void step(unsigned (&a)[4]) const {
@@ -387,61 +393,96 @@ __device__ __forceinline__ void add_chunk(const std::uint8_t* from,
     uint4 b[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) b[i] = *reinterpret_cast<const uint4*>(step + i * step_words);
-    if constexpr (F == Format::kS8) {
-      // Four chains of two: each 16 columns' high and low halves.
-      float c[4][4] = {};
+    // Chains of products: each scale's high halves (with the offset) and its low ones.
+    constexpr int kScales = Fragment<F>::kScales;
+    float high[kScales][4] = {};
+    float low[kScales][4] = {};
+    float2 x[2];  // the sums of the activations
+    if constexpr (Fragment<F>::kOffset || Fragment<F>::kMinima) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) mma(c[i], a[i], b[i].x, b[i].y);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) mma(c[i], a[i], b[i].z, b[i].w);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        sum[n][0] = fmaf(weights.step_scale[i].x, c[i][0], sum[n][0]);
-        sum[n][1] = fmaf(weights.step_scale[i].x, c[i][1], sum[n][1]);
-        sum[n][2] = fmaf(weights.step_scale[i].y, c[i][2], sum[n][2]);
-        sum[n][3] = fmaf(weights.step_scale[i].y, c[i][3], sum[n][3]);
-      }
-    } else {
-      // Four chains of two: each block's high halves (with the offset) and its low ones.
-      float high[2][4] = {};
-      float low[2][4] = {};
-      float2 x[2];  // the sums of the activations
-      if constexpr (Fragment<F>::kOffset || Fragment<F>::kMinima) {
-#pragma unroll
-        for (int block = 0; block < 2; ++block)
-          x[block] = *reinterpret_cast<const float2*>(sums + block * (8 * Tiles) + n * 8);
-      }
-      if constexpr (Fragment<F>::kOffset) {
-#pragma unroll
-        for (int block = 0; block < 2; ++block) {
-          high[block][0] = x[block].x * Fragment<F>::kOffset0;
-          high[block][1] = x[block].y * Fragment<F>::kOffset0;
-          high[block][2] = x[block].x * Fragment<F>::kOffset1;
-          high[block][3] = x[block].y * Fragment<F>::kOffset1;
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-#pragma unroll
-        for (int block = 0; block < 2; ++block) {
-          const int at = block * 2 + i;
-          mma(high[block], a[at], b[at].x, b[at].y);
-          mma(low[block], a[at], b[at].z, b[at].w);
-        }
-      }
+      for (int block = 0; block < 2; ++block)
+        x[block] = *reinterpret_cast<const float2*>(sums + block * (8 * Tiles) + n * 8);
+    }
+    if constexpr (Fragment<F>::kOffset) {
 #pragma unroll
       for (int block = 0; block < 2; ++block) {
-        sum[n][0] = fmaf(weights.scale[block].x, high[block][0] + low[block][0], sum[n][0]);
-        sum[n][1] = fmaf(weights.scale[block].x, high[block][1] + low[block][1], sum[n][1]);
-        sum[n][2] = fmaf(weights.scale[block].y, high[block][2] + low[block][2], sum[n][2]);
-        sum[n][3] = fmaf(weights.scale[block].y, high[block][3] + low[block][3], sum[n][3]);
-        if constexpr (Fragment<F>::kMinima) {
-          sum[n][0] = fmaf(weights.minimum[block].x, x[block].x, sum[n][0]);
-          sum[n][1] = fmaf(weights.minimum[block].x, x[block].y, sum[n][1]);
-          sum[n][2] = fmaf(weights.minimum[block].y, x[block].x, sum[n][2]);
-          sum[n][3] = fmaf(weights.minimum[block].y, x[block].y, sum[n][3]);
-        }
+        high[block][0] = x[block].x * Fragment<F>::kOffset0;
+        high[block][1] = x[block].y * Fragment<F>::kOffset0;
+        high[block][2] = x[block].x * Fragment<F>::kOffset1;
+        high[block][3] = x[block].y * Fragment<F>::kOffset1;
       }
+    }
+#pragma unroll
+    for (int i = 0; i < 4 / kScales; ++i) {
+#pragma unroll
+      for (int k = 0; k < kScales; ++k) {
+        const int at = k * (4 / kScales) + i;
+        mma(high[k], a[at], b[at].x, b[at].y);
+        mma(low[k], a[at], b[at].z, b[at].w);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kScales; ++k) {
+      sum[n][0] = fmaf(weights.scale[k].x, high[k][0] + low[k][0], sum[n][0]);
+      sum[n][1] = fmaf(weights.scale[k].x, high[k][1] + low[k][1], sum[n][1]);
+      sum[n][2] = fmaf(weights.scale[k].y, high[k][2] + low[k][2], sum[n][2]);
+      sum[n][3] = fmaf(weights.scale[k].y, high[k][3] + low[k][3], sum[n][3]);
+      if constexpr (Fragment<F>::kMinima) {
+        sum[n][0] = fmaf(weights.minimum[k].x, x[k].x, sum[n][0]);
+        sum[n][1] = fmaf(weights.minimum[k].x, x[k].y, sum[n][1]);
+        sum[n][2] = fmaf(weights.minimum[k].y, x[k].x, sum[n][2]);
+        sum[n][3] = fmaf(weights.minimum[k].y, x[k].y, sum[n][3]);
+      }
+    }
+  }
+}
+
+// The same for up to four rows, with half of the products: the eight columns of B are the high and low halves
+// of each. sum[0] and sum[1] are rows r and r + 8 of row lane % 4. `reads` and `sums` are those of the
+// lane's half and row.
+template <Format F>
+__device__ __forceinline__ void add_chunk_of_few(const std::uint8_t* from, const std::uint32_t* reads,
+                                                 std::uint32_t step_words, const float* sums, int lane,
+                                                 float (&sum)[2]) {
+  Fragment<F> weights;
+  weights.load(from, lane);
+  unsigned a[4][4];
+  weights.template step<0>(a[0]);
+  weights.template step<1>(a[1]);
+  weights.template step<2>(a[2]);
+  weights.template step<3>(a[3]);
+  uint2 b[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) b[i] = *reinterpret_cast<const uint2*>(reads + i * step_words);
+  constexpr int kScales = Fragment<F>::kScales;
+  float c[kScales][4] = {};
+  float x[2];
+  if constexpr (Fragment<F>::kOffset || Fragment<F>::kMinima) {
+    x[0] = sums[0];
+    x[1] = sums[8];
+  }
+  if constexpr (Fragment<F>::kOffset) {
+#pragma unroll
+    for (int block = 0; block < 2; ++block) {
+      c[block][0] = x[block] * Fragment<F>::kOffset0;
+      c[block][2] = x[block] * Fragment<F>::kOffset1;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 4 / kScales; ++i) {
+#pragma unroll
+    for (int k = 0; k < kScales; ++k) {
+      const int at = k * (4 / kScales) + i;
+      mma(c[k], a[at], b[at].x, b[at].y);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kScales; ++k) {
+    sum[0] = fmaf(weights.scale[k].x, c[k][0] + c[k][1], sum[0]);
+    sum[1] = fmaf(weights.scale[k].y, c[k][2] + c[k][3], sum[1]);
+    if constexpr (Fragment<F>::kMinima) {
+      sum[0] = fmaf(weights.minimum[k].x, x[k], sum[0]);
+      sum[1] = fmaf(weights.minimum[k].y, x[k], sum[1]);
     }
   }
 }
@@ -461,8 +502,8 @@ struct Share {
 };
 
 // Tiles `tile`, tile + workers, … below `end` of one matrix with `matrix_rows` rows; `first`: its first tile.
-// Gives the tile after the last.
-template <Format F, int Tiles>
+// Gives the tile after the last. `Few`: of up to four rows.
+template <Format F, int Tiles, bool Few>
 __device__ __forceinline__ std::uint32_t multiply_tiles(Cursor<Tiles>& cursor, Reader& reader,
                                                         const Share<Tiles>& my, std::uint32_t tile,
                                                         std::uint32_t workers, std::uint32_t first,
@@ -476,7 +517,8 @@ __device__ __forceinline__ std::uint32_t multiply_tiles(Cursor<Tiles>& cursor, R
   const int lane = my.lane;
 #pragma unroll 1
   for (; tile < end; tile += workers) {
-    float sum[Tiles][4] = {};
+    constexpr int kLaneRows = Few ? 1 : 2;  // of a tile of rows, that a lane has sums of
+    float sum[Tiles][2 * kLaneRows] = {};
     std::uint32_t offset = 0;
     const float* sums = my.sums;
 #pragma unroll 1
@@ -487,7 +529,11 @@ __device__ __forceinline__ std::uint32_t multiply_tiles(Cursor<Tiles>& cursor, R
       left -= n;
 #pragma unroll 2
       for (std::uint32_t c = 0; c < n; ++c) {
-        add_chunk<F, Tiles>(stage, my.reads, my.step_words, offset, sums, lane, sum);
+        if constexpr (Few) {
+          add_chunk_of_few<F>(stage, my.reads[0] + offset, my.step_words, sums, lane, sum[0]);
+        } else {
+          add_chunk<F, Tiles>(stage, my.reads, my.step_words, offset, sums, lane, sum);
+        }
         stage += kBytes;
         offset += 4 * my.step_words;
         sums += 16 * Tiles;
@@ -499,8 +545,9 @@ __device__ __forceinline__ std::uint32_t multiply_tiles(Cursor<Tiles>& cursor, R
 #pragma unroll
     for (int n = 0; n < Tiles; ++n) {
       sum[n][0] *= Fragment<F>::kUnit0 * my.scales[n].x;
+      sum[n][kLaneRows] *= Fragment<F>::kUnit1 * my.scales[n].x;
+      if constexpr (Few) continue;
       sum[n][1] *= Fragment<F>::kUnit0 * my.scales[n].y;
-      sum[n][2] *= Fragment<F>::kUnit1 * my.scales[n].x;
       sum[n][3] *= Fragment<F>::kUnit1 * my.scales[n].y;
     }
     const std::uint32_t tile_row = (tile - first) * kTileRows;
@@ -521,9 +568,9 @@ __device__ __forceinline__ std::uint32_t multiply_tiles(Cursor<Tiles>& cursor, R
 #pragma unroll
       for (int n = 0; n < Tiles; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const std::uint32_t row = n * 8 + 2 * (lane % 4) + i % 2;
-          if (row < rows) mine[row * 16 + lane / 4 + i / 2 * 8] = sum[n][i];
+        for (int i = 0; i < 2 * kLaneRows; ++i) {
+          const std::uint32_t row = n * 8 + kLaneRows * (lane % 4) + i % kLaneRows;
+          if (row < rows) mine[row * 16 + lane / 4 + i / kLaneRows * 8] = sum[n][i];
         }
       }
       group_sync(1 + static_cast<int>(my.group), kGroupWarps * 32);
@@ -543,7 +590,7 @@ __device__ __forceinline__ std::uint32_t multiply_tiles(Cursor<Tiles>& cursor, R
 // One pass of product `o`: the operand in shared memory times all tiles of this block; out [parts *
 // Tiles][out_rows] [width], rows first_row .. of it. `reduce`: [2][warps][16 * rows]. A function of its own,
 // so that its loops have the registers to themselves.
-template <int Tiles>
+template <int Tiles, bool Few>
 __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::uint8_t* rings,
                                      std::uint8_t* region, float* reduce, std::uint32_t o,
                                      std::uint32_t pass_rows, float* out, std::uint32_t out_rows,
@@ -563,14 +610,19 @@ __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::
   my.step_words = x.rows * kStepWords;
   const std::uint32_t begin = slice_begin(op, part.slice);
   my.count = slice_begin(op, part.slice + 1) - begin;
-  my.sums = x.sums + (begin - part.chunk0) * 16 * Tiles + 2 * (my.lane % 4);
+  my.sums = x.sums + (begin - part.chunk0) * 16 * Tiles + (Few ? 1 : 2) * (my.lane % 4);
+  const float* scales = x.scales + (part.slice - part.slice0) * x.pitch;
+  const std::uint32_t* steps = x.steps + (begin - part.chunk0) * 4 * my.step_words + (my.lane % 4) * 4;
   // Columns of B without a row read the last one's; nobody reads their sums.
+  if constexpr (Few) {
+    my.reads[0] = steps + min(my.lane / 8u, x.rows - 1) * kStepWords + my.lane / 4 % 2 * 2;
+    my.scales[0].x = scales[my.lane % 4];
+  } else {
 #pragma unroll
-  for (int n = 0; n < Tiles; ++n) {
-    my.reads[n] = x.steps + (begin - part.chunk0) * 4 * my.step_words +
-                  min(n * 8 + my.lane / 4u, x.rows - 1) * kStepWords + (my.lane % 4) * 4;
-    my.scales[n] = *reinterpret_cast<const float2*>(x.scales + (part.slice - part.slice0) * x.pitch + n * 8 +
-                                                    2 * (my.lane % 4));
+    for (int n = 0; n < Tiles; ++n) {
+      my.reads[n] = steps + min(n * 8 + my.lane / 4u, x.rows - 1) * kStepWords;
+      my.scales[n] = *reinterpret_cast<const float2*>(scales + n * 8 + 2 * (my.lane % 4));
+    }
   }
   out += std::size_t{part.index} * out_rows * op.width;
   Cursor<Tiles> cursor(s, ops, rings);
@@ -584,27 +636,27 @@ __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::
     const std::uint32_t matrix_rows = op.rows[which];
     switch (static_cast<Format>(op.format[which])) {
       case Format::kQ4:
-        tile = multiply_tiles<Format::kQ4, Tiles>(cursor, reader, my, tile, part.workers, first, end,
+        tile = multiply_tiles<Format::kQ4, Tiles, Few>(cursor, reader, my, tile, part.workers, first, end,
                                                   matrix_rows, reduce, flip, out, op.width);
         break;
       case Format::kQ8:
-        tile = multiply_tiles<Format::kQ8, Tiles>(cursor, reader, my, tile, part.workers, first, end,
+        tile = multiply_tiles<Format::kQ8, Tiles, Few>(cursor, reader, my, tile, part.workers, first, end,
                                                   matrix_rows, reduce, flip, out, op.width);
         break;
       case Format::kH16:
-        tile = multiply_tiles<Format::kH16, Tiles>(cursor, reader, my, tile, part.workers, first, end,
+        tile = multiply_tiles<Format::kH16, Tiles, Few>(cursor, reader, my, tile, part.workers, first, end,
                                                    matrix_rows, reduce, flip, out, op.width);
         break;
       case Format::kA4:
-        tile = multiply_tiles<Format::kA4, Tiles>(cursor, reader, my, tile, part.workers, first, end,
+        tile = multiply_tiles<Format::kA4, Tiles, Few>(cursor, reader, my, tile, part.workers, first, end,
                                                   matrix_rows, reduce, flip, out, op.width);
         break;
       case Format::kA8:
-        tile = multiply_tiles<Format::kA8, Tiles>(cursor, reader, my, tile, part.workers, first, end,
+        tile = multiply_tiles<Format::kA8, Tiles, Few>(cursor, reader, my, tile, part.workers, first, end,
                                                   matrix_rows, reduce, flip, out, op.width);
         break;
       case Format::kS8:
-        tile = multiply_tiles<Format::kS8, Tiles>(cursor, reader, my, tile, part.workers, first, end,
+        tile = multiply_tiles<Format::kS8, Tiles, Few>(cursor, reader, my, tile, part.workers, first, end,
                                                   matrix_rows, reduce, flip, out, op.width);
         break;
     }

@@ -14,9 +14,10 @@ namespace {
 enum class Made { kNothing, kHere, kGlobally };
 template <int Pieces>
 __device__ __noinline__ Made make_rows(DecodeShared& s, const DecodeOp* ops, std::uint8_t* region,
-                                       std::uint32_t o) {
+                                       std::uint32_t o, unsigned target) {
   constexpr std::uint32_t kRows = 8 * Pieces;
   const DecodeJob& job = s.job;
+  grid_wait(job.barrier, target);
   const DecodeOp& op = ops[o];
   const bool final = o == job.layer_count * kOpsOfLayer;
   const bool closes = final || o % kOpsOfLayer == 0;  // the layer before
@@ -51,12 +52,13 @@ __device__ __noinline__ Made make_rows(DecodeShared& s, const DecodeOp* ops, std
     step.plain = named ? job.final_rows + std::size_t{i} * job.hidden : nullptr;
     if (step.makes_operand) {
       const std::uint32_t rows = min(kRows, job.row_count - row / kRows * kRows);
-      step.operand = here ? shared_operand<Pieces>(region, my_part<Pieces>(op), rows)
+      step.operand = here ? shared_operand<Pieces>(region, my_part<Pieces>(s, op), rows)
                           : global_operand<Pieces>(job, op, row / kRows, rows);
       step.operand_row = row % kRows;
       if (row % kRows == 0) fill_scales(step.operand, here ? kSlices / Pieces : op.parts * kSlices, step.up);
     }
     row_step<Pieces>(s, job.hidden, job.epsilon, step);
+    step.place ^= 2;
   }
   return here ? Made::kHere : Made::kGlobally;
 }
@@ -76,7 +78,13 @@ struct Round {
   float* reduce;
   unsigned target;
 
-  __device__ __forceinline__ void sync(const DecodeJob& job) { grid_sync(job.barrier, target); }
+  // Of the whole grid.
+  __device__ __forceinline__ void arrive(const DecodeJob& job) { grid_arrive(job.barrier, target); }
+  __device__ __forceinline__ void wait(const DecodeJob& job) const { grid_wait(job.barrier, target); }
+  __device__ __forceinline__ void sync(const DecodeJob& job) {
+    arrive(job);
+    wait(job);
+  }
   // After rows were made: in shared memory for this block, or in global memory for all.
   __device__ __forceinline__ void made(const DecodeJob& job, bool here) {
     if (here) {
@@ -91,7 +99,7 @@ struct Round {
   }
   __device__ __forceinline__ Operand operand(const DecodeJob& job, const DecodeOp& op, std::uint32_t pass,
                                              std::uint32_t rows, bool here) const {
-    return here ? shared_operand<Pieces>(region, my_part<Pieces>(op), rows)
+    return here ? shared_operand<Pieces>(region, my_part<Pieces>(s, op), rows)
                 : global_operand<Pieces>(job, op, pass, rows);
   }
 
@@ -101,6 +109,7 @@ struct Round {
     const DecodeOp& op = ops[o];
     const std::uint32_t width = (layer.shape.head_dim + 31) / 32;
     if (job.phases & kPhasePrepare) {
+      wait(job);
       switch (width) {
         case 1:
           prepare_all<32, Pieces>(s, ops, l);
@@ -120,30 +129,32 @@ struct Round {
       }
       sync(job);
     }
-    if (job.phases & kPhaseAttend) {
+    if (!(job.phases & kPhaseAttend)) {
+      wait(job);
+    } else {
       const bool few = min(layer.shape.heads / layer.shape.kv_heads, job.most_heads) <= 8;
       switch (width) {
         case 1:
-          attend_all<32, Pieces>(s, ops, l, region);
+          attend_all<32, Pieces>(s, ops, l, region, target);
           break;
         case 2:
-          attend_all<64, Pieces>(s, ops, l, region);
+          attend_all<64, Pieces>(s, ops, l, region, target);
           break;
         case 4:
-          attend_all<128, Pieces>(s, ops, l, region);
+          attend_all<128, Pieces>(s, ops, l, region, target);
           break;
         case 8:
           if (few) {
-            attend_all<256, Pieces, false>(s, ops, l, region);
+            attend_all<256, Pieces, false>(s, ops, l, region, target);
           } else {
-            attend_all<256, Pieces>(s, ops, l, region);
+            attend_all<256, Pieces>(s, ops, l, region, target);
           }
           break;
         default:
           if (few) {
-            attend_all<512, Pieces, false>(s, ops, l, region);
+            attend_all<512, Pieces, false>(s, ops, l, region, target);
           } else {
-            attend_all<512, Pieces>(s, ops, l, region);
+            attend_all<512, Pieces>(s, ops, l, region, target);
           }
           break;
       }
@@ -171,12 +182,13 @@ struct Round {
   }
 
   __device__ __forceinline__ void activate(const DecodeJob& job, std::uint32_t o) {
+    wait(job);
     if (!(job.phases & kPhaseActivate)) return;
     const DecodeOp& op = ops[o];
     const Parts both = {job.both, ops[o - 1].parts, job.row_count, ops[o - 1].width};
     const std::uint32_t team = thread_index() / (kTeamWarps * 32);
     // Slices of rows: those of this block's columns, or all, shared out.
-    const MyPart part = my_part<Pieces>(op);
+    const MyPart part = my_part<Pieces>(s, op);
     const std::uint32_t slices = job.fused ? kOwnSlices : op.parts * kSlices;
     const std::uint32_t slice0 = job.fused ? part.slice0 : 0;
     const std::uint32_t first = job.fused ? team : block_index() * kTeams + team;
@@ -228,7 +240,7 @@ struct Round {
     copies_wait_all();
   }
 
-  // One product and what comes before it.
+  // One product and what comes before it, which begins by waiting for the blocks to end the step before.
   __device__ __forceinline__ void step(const DecodeJob& job, std::uint32_t o) {
     const std::uint32_t l = o / kOpsOfLayer;
     const bool is_head = o == job.layer_count * kOpsOfLayer;
@@ -240,7 +252,7 @@ struct Round {
     } else if (which == 3) {
       activate(job, o);
     } else {
-      const Made made_rows = make_rows<Pieces>(s, ops, region, o);
+      const Made made_rows = make_rows<Pieces>(s, ops, region, o, target);
       if (made_rows != Made::kNothing) made(job, made_rows == Made::kHere);
     }
     const std::uint32_t wanted = which == 0   ? kPhaseQkv
@@ -251,7 +263,7 @@ struct Round {
     if (!(job.phases & wanted)) return;
     if (which == 0) fetch(job, l + 1);
     const DecodeOp& op = ops[o];
-    const MyPart part = my_part<Pieces>(op);
+    const MyPart part = my_part<Pieces>(s, op);
     const std::uint32_t total = is_head ? job.logit_count : job.row_count;
     float* out = which == 0 ? job.qkv : which == 2 ? job.both : is_head ? job.head : job.branch;
 #pragma unroll 1
@@ -287,7 +299,7 @@ struct Round {
       }
     }
     if (which == 0) fetched();  // read after the barrier
-    if (!is_head) sync(job);
+    if (!is_head) arrive(job);  // the next step waits
   }
 
   __device__ __forceinline__ void run() {
@@ -332,21 +344,17 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
   std::uint8_t* rings = dynamic + (op_words * 16 + 127) / 128 * 128;
   std::uint8_t* region = rings + kWarps * job.slots * job.slot_bytes;
   if (threadIdx.x % 32 == 0) {
-    shared.cursors[warp] = {job.first_op, 0, Cursor<Pieces>::kFirstTile, 0, 0};
-    shared.readers[warp] = {0, 0};
+    shared.readers[warp] = {0, 0, 0};
+    shared.tiles_done[warp] = 0;
 #if __CUDA_ARCH__ >= 900
 #pragma unroll 1
     for (std::uint32_t i = 0; i < job.slots; ++i) slot_init(shared.barriers[warp] + i);
     slots_ready();
 #endif
   }
+  if (threadIdx.x < kMostCuts) shared.cuts[threadIdx.x] = cut_here<Pieces>(job.cuts[threadIdx.x]);
   __syncthreads();  // the products and rows are there
-  {
-    Cursor<Pieces> cursor(shared, ops, rings);
-#pragma unroll 1
-    for (std::uint32_t i = 0; i < job.slots; ++i) cursor.request();
-    cursor.leave(shared);
-  }
+  Cursor<Pieces>{shared, ops, rings}.start();
   Round<Pieces> round = {
       shared, largest, ops, rings, region, reinterpret_cast<float*>(region + job.reduce_at), 0};
   round.run();
@@ -440,7 +448,9 @@ std::optional<DecodeLayout> decode_layout(const DecodeLimits& limits, const Deco
   const std::size_t chunks = (sizes.most_part_chunks + layout.pieces - 1) / layout.pieces;
   const std::size_t operand =
       align(chunks * 4 * in_pass * 64 + chunks * 2 * pass_rows * 4 + kSlices * pass_rows * 4);
-  const std::size_t reduce = layout.pieces < 4 ? std::size_t{2} * kWarps * 16 * in_pass * 4 : 0;
+  // Two places where slices meet, of up to four rows as many as slices.
+  const std::size_t places = std::max<std::size_t>(2 * in_pass, kSlices * std::min<std::size_t>(in_pass, 4));
+  const std::size_t reduce = layout.pieces < 4 ? places * kWarps * 16 * 4 : 0;
   const std::size_t ops = align((std::size_t{layers} * kOpsOfLayer + 1) * sizeof(DecodeOp));
   const std::size_t shared = limits.shared_bytes;
   // As many chunks of weights a copy, as many heads at once, and as much of the first-level cache as leave

@@ -26,6 +26,13 @@ constexpr std::uint32_t kMostPassRows = 32;  // rows that share a reading of the
 constexpr std::uint32_t kOpsOfLayer = 4;
 constexpr std::uint32_t kWidestRow = 6144;  // of the residual stream
 
+// How the columns of a matrix are cut: chunks of 64 columns into parts.
+struct DecodeCut {
+  std::uint16_t chunks = 0, parts = 0;
+  bool operator==(const DecodeCut&) const = default;
+};
+constexpr std::uint32_t kMostCuts = 8;  // that differ, of a model
+
 // Matrices of one column count side by side: y = W x, matrix i's rows after those of the matrices before it.
 // All products of a round lie in every block's shared memory.
 struct DecodeOp {
@@ -35,7 +42,8 @@ struct DecodeOp {
   std::uint16_t chunks = 0;         // of 64 columns
   std::uint16_t parts = 0;
   std::uint32_t width = 0;  // rows of all matrices
-  std::uint8_t format[4] = {};
+  std::uint8_t format[3] = {};
+  std::uint8_t cut = 0;  // index of DecodeJob::cuts
 
   std::uint32_t tiles() const { return tiles_end[2]; }
 };
@@ -83,6 +91,7 @@ struct DecodeJob {
   float epsilon = 0, softcap = 0;
   const float* output_norm = nullptr;
   float output_up = 1;
+  DecodeCut cuts[kMostCuts] = {};
 
   const RowInfo* rows = nullptr;
   std::uint32_t row_count = 0;

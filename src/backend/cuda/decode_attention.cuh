@@ -68,51 +68,56 @@ struct HeadVector {
   static constexpr int kPairs = D / 64 == 0 ? 1 : D / 64;
   float u[kPairs], v[kPairs];
 
-  // `turns`: cosine and sine of the row's angles. Short code, as this runs once a layer out of the
-  // instruction caches: parts are added in a loop, and one call serves all kinds of heads.
+  // `turns`: cosine and sine of the row's angles. All that fits the registers is asked for before the first is
+  // used.
   __device__ void load(const Parts& qkv, std::uint32_t row, std::uint32_t column, HeadKind kind,
                        const DecodeLayer& layer, const float2* turns, float epsilon) {
     const std::uint32_t lane = thread_index() % 32;
     const std::uint32_t half = layer.shape.head_dim / 2;
     const bool turned = kind != HeadKind::kValue;
     const float* weight = kind == HeadKind::kQuery ? layer.q_norm : layer.k_norm;
-    float weights[kPairs][2];
-    float2 turn[kPairs];
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const std::uint32_t p = lane + 32 * i;
-      u[i] = v[i] = 0;
-      if (!turned || p >= half) continue;
-      weights[i][0] = __ldg(weight + p);
-      weights[i][1] = __ldg(weight + half + p);
-      turn[i] = __ldcg(turns + p);
-    }
+    for (int i = 0; i < kPairs; ++i) u[i] = v[i] = 0;
     const std::size_t stride = std::size_t{qkv.rows} * qkv.width;
     const float* at = qkv.data + std::size_t{row} * qkv.width + column + lane;
-    constexpr int kAtOnce = kPairs < 8 / Pieces ? kPairs : 8 / Pieces;  // pairs whose loads fit the registers
+    const int count = static_cast<int>(qkv.parts) * Pieces;
+    constexpr int kBatch = Pieces == 1 ? 2 : Pieces;                 // partial sums
+    constexpr int kAtOnce = kPairs < 16 / kBatch ? kPairs : 16 / kBatch;  // pairs
 #pragma unroll 1
-    for (std::uint32_t part = 0; part < qkv.parts; ++part, at += Pieces * stride) {
+    for (int partial = 0; partial < count; partial += kBatch, at += kBatch * stride) {
 #pragma unroll
-      for (int first = 0; first < kPairs; first += kAtOnce) {
-        float a[kAtOnce][Pieces], b[kAtOnce][Pieces];
+      for (int begin = 0; begin < kPairs; begin += kAtOnce) {
+        float a[kAtOnce][kBatch], b[kAtOnce][kBatch];
 #pragma unroll
-        for (int k = 0; k < kAtOnce; ++k) {
-          const bool wanted = lane + 32 * (first + k) < half;
+        for (int piece = 0; piece < kBatch; ++piece) {
 #pragma unroll
-          for (int piece = 0; piece < Pieces; ++piece) {
-            const float* from = at + piece * stride + 32 * (first + k);
+          for (int k = 0; k < kAtOnce; ++k) {
+            const bool wanted = lane + 32 * (begin + k) < half && partial + piece < count;
+            const float* from = at + piece * stride + 32 * (begin + k);
             load_if(wanted, from, a[k][piece]);
             load_if(wanted, from + half, b[k][piece]);
           }
         }
 #pragma unroll
         for (int k = 0; k < kAtOnce; ++k) {
-          const float x = sum_pieces<Pieces>(a[k]);
-          const float y = sum_pieces<Pieces>(b[k]);
-          u[first + k] = part == 0 ? x : u[first + k] + x;
-          v[first + k] = part == 0 ? y : v[first + k] + y;
+#pragma unroll
+          for (int piece = 0; piece < kBatch; piece += Pieces) {
+            if (partial + piece >= count) break;
+            u[begin + k] += sum_pieces<Pieces>(a[k] + piece);
+            v[begin + k] += sum_pieces<Pieces>(b[k] + piece);
+          }
         }
       }
+    }
+    float weights[kPairs][2];
+    float2 turn[kPairs];
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const std::uint32_t p = lane + 32 * i;
+      const bool wanted = turned && p < half;
+      load_if(wanted, weight + p, weights[i][0]);
+      load_if(wanted, weight + half + p, weights[i][1]);
+      load_if(wanted, turns + p, turn[i]);
     }
     float squares = 0;
 #pragma unroll
@@ -234,114 +239,202 @@ __device__ __forceinline__ void unit_sync(int unit) {
   }
 }
 
-// `Low`: more than eight query heads share a KV head.
-template <int D, int Pieces, bool Low = true>
-__device__ __noinline__ void attend_all(const DecodeShared& shared, const DecodeOp* ops, std::uint32_t index,
-                                        std::uint8_t* region) {
+// How many query heads a unit takes: all of a KV head's where the memory holds them, fewer while there are
+// less units than the device can work on at once. (Every head's bits are its own.)
+template <int D>
+__device__ __forceinline__ std::uint32_t unit_heads(const DecodeJob& job, const DecodeLayer& layer) {
+  const HeadShape& s = layer.shape;
+  const std::uint32_t of_kv_head = s.heads / s.kv_heads;
+  const std::uint32_t units = job.units[layer.kind] * s.kv_heads;
+  std::uint32_t most = min(of_kv_head, job.most_heads);
+#pragma unroll 1
+  while (most > 1 && units * 2 * ((of_kv_head + most - 1) / most) <= gridDim.x * Unit<D>::kAtOnce)
+    most = (most + 1) / 2;
+  return most;
+}
+
+// Finds out what the item is, by one thread of a unit, and starts to bring keys and values into the
+// second-level cache, by all.
+template <int D>
+__device__ __noinline__ void plan_unit(DecodeShared& shared, std::uint32_t index, std::uint32_t item,
+                                       std::uint32_t most) {
+  using U = Unit<D>;
   const DecodeJob& job = shared.job;
   const DecodeLayer& layer = shared.layers[index % 2];
-  const Parts qkv = qkv_of(job, ops, index);
-  using U = Unit<D>;
   const HeadShape& s = layer.shape;
-  const std::uint32_t d = s.head_dim;
-  const std::uint32_t of_kv_head = s.heads / s.kv_heads;
-  const std::uint32_t most = min(of_kv_head, job.most_heads);  // query heads of a unit
-  const std::uint32_t shares = (of_kv_head + most - 1) / most;
-  const std::uint32_t in_block = thread_index();
-  const int lane = in_block % 32;
-  const int unit = static_cast<int>(in_block) / U::kThreadsOf;  // of the block's
-  const std::uint32_t thread = in_block % U::kThreadsOf;
-  const std::uint32_t warp = thread / 32;
-  std::uint8_t* memory = region + unit * U::bytes(most);
-  __half* q_high = reinterpret_cast<__half*>(memory);
-  __half* q_low = q_high + most * U::kQueryStride;
-  __half* p_high = q_low + most * U::kQueryStride;
-  __half* p_low = p_high + most * U::kProbStride;
-  float* scores = reinterpret_cast<float*>(p_low + most * U::kProbStride);
-  float* peaks = scores + most * U::kScoreStride;  // so far
-  float* totals = peaks + most;
-  float* keep = totals + most;  // what the sums so far are multiplied by
-  const std::uint32_t items = job.units[layer.kind] * s.kv_heads * shares;
-
-#pragma unroll 1
-  for (std::uint32_t item = block_index() * U::kAtOnce + unit; item < items; item += gridDim.x * U::kAtOnce) {
-    const std::uint32_t at = item / (s.kv_heads * shares);
-    const std::uint32_t kv_head = item / shares % s.kv_heads;
+  const int unit = static_cast<int>(thread_index()) / U::kThreadsOf;
+  const std::uint32_t thread = thread_index() % U::kThreadsOf;
+  UnitPlan& plan = shared.plans[unit];
+  if (thread == 0) {
+    const std::uint32_t of_kv_head = s.heads / s.kv_heads;
+    const std::uint32_t shares = (of_kv_head + most - 1) / most;
+    const std::uint32_t chunk = item / (s.kv_heads * shares);
     const std::uint32_t first_head = item % shares * most;  // of the KV head's
-    const std::uint32_t group = min(most, of_kv_head - first_head);
-    const std::uint32_t head = kv_head * of_kv_head + first_head;
+    plan.chunk = chunk;
+    plan.kv_head = item / shares % s.kv_heads;
+    plan.head = plan.kv_head * of_kv_head + first_head;
+    plan.heads = min(most, of_kv_head - first_head);
     // The row whose chunk this is.
     std::uint32_t low = 0;
     std::uint32_t high = job.row_count;
 #pragma unroll 1
     while (high - low > 1) {
       const std::uint32_t middle = (low + high) / 2;
-      (row_info(job, shared, middle).first_unit[layer.kind] <= at ? low : high) = middle;
+      (row_info(job, shared, middle).first_unit[layer.kind] <= chunk ? low : high) = middle;
     }
-    const std::uint32_t row = low;
-    const RowInfo info = row_info(job, shared, row);
+    const RowInfo& info = row_info(job, shared, low);
     const std::uint32_t last = info.last_key;
     const std::uint32_t first = first_key(info.position, layer.window);
     const KeyChunks chunks = key_chunks(first, last, U::kKeys);
-    const std::uint32_t begin = (chunks.first + at - info.first_unit[layer.kind]) * chunks.length;
+    const std::uint32_t begin = (chunks.first + chunk - info.first_unit[layer.kind]) * chunks.length;
     const std::uint32_t end = min(begin + chunks.length, last + 1);
-    const CacheLayer cache = row < kCachedRows ? shared.caches[index % 2][row] : info.layers[index];
+    plan.row = low;
+    plan.first = first;
+    plan.last = last;
+    plan.begin = begin;
+    plan.end = end;
+    const std::uint32_t span_position = last - (low - info.span_first);
+    plan.fresh_begin = max(begin, span_position);
+    plan.fresh = job.whole && s.own_keys && end > plan.fresh_begin ? end - plan.fresh_begin : 0;
+    plan.cache = low < kCachedRows ? shared.caches[index % 2][low] : info.layers[index];
+  }
+  unit_sync<D>(unit);
+  const CacheLayer cache = plan.cache;
+  const std::uint32_t begin = plan.begin;
+  const std::uint32_t near_end = min(begin + U::kKeys, plan.end);
+  constexpr std::uint32_t kLines = D < 64 ? 1 : D / 64;  // of 64 halves, of a key
+#pragma unroll 1
+  for (std::uint32_t i = thread; i < U::kKeys * kLines; i += U::kThreadsOf) {
+    const std::uint32_t key = begin + i / kLines;
+    if (key >= near_end) break;
+    prefetch(cache.keys + (std::size_t{plan.kv_head} * cache.slots + key % cache.slots) * D +
+             i % kLines * 64);
+  }
+  const std::uint32_t d = s.head_dim;
+#pragma unroll 1
+  for (std::uint32_t i = thread; i < d; i += U::kThreadsOf) {
+    const __half* line =
+        cache.values + (std::size_t{plan.kv_head} * d + i) * cache.slots + begin % cache.slots;
+    prefetch(line);
+    if (U::kKeys > 64) prefetch(line + 64);
+  }
+}
 
-    // Keys and values are on their way to the second-level cache while the queries are made: a line is 64
-    // halves.
-    const std::uint32_t near_end = min(begin + U::kKeys, end);
-    constexpr std::uint32_t kLines = D < 64 ? 1 : D / 64;  // of a key
-#pragma unroll 1
-    for (std::uint32_t i = thread; i < U::kKeys * kLines; i += U::kThreadsOf) {
-      const std::uint32_t key = begin + i / kLines;
-      if (key >= near_end) break;
-      prefetch(cache.keys + (std::size_t{kv_head} * cache.slots + key % cache.slots) * D + i % kLines * 64);
-    }
-#pragma unroll 1
-    for (std::uint32_t i = thread; i < d; i += U::kThreadsOf) {
-      const __half* line = cache.values + (std::size_t{kv_head} * d + i) * cache.slots + begin % cache.slots;
-      prefetch(line);
-      if (U::kKeys > 64) prefetch(line + 64);
-    }
+// Where a unit keeps what it works with.
+template <int D>
+struct UnitMemory {
+  __half *q_high, *q_low, *p_high, *p_low;
+  float* scores;
+  float *peaks, *totals;  // so far
+  float* keep;            // what the sums so far are multiplied by
 
-    // The queries, and this round's keys and values of this row's span that lie in the chunk.
-    const std::uint32_t span_position = last - (row - info.span_first);
-    const std::uint32_t new_begin = max(begin, span_position);
-    const std::uint32_t fresh = job.whole && s.own_keys && end > new_begin ? end - new_begin : 0;
+  __device__ __forceinline__ UnitMemory(std::uint8_t* region, int unit, std::uint32_t most) {
+    using U = Unit<D>;
+    q_high = reinterpret_cast<__half*>(region + unit * U::bytes(most));
+    q_low = q_high + most * U::kQueryStride;
+    p_high = q_low + most * U::kQueryStride;
+    p_low = p_high + most * U::kProbStride;
+    scores = reinterpret_cast<float*>(p_low + most * U::kProbStride);
+    peaks = scores + most * U::kScoreStride;
+    totals = peaks + most;
+    keep = totals + most;
+  }
+};
+
+// The queries, and this round's keys and values of the row's span that lie in the chunk.
+template <int D, int Pieces>
+__device__ __noinline__ void prepare_unit(const DecodeShared& shared, const DecodeOp* ops,
+                                          std::uint32_t index, std::uint8_t* region, std::uint32_t most) {
+  using U = Unit<D>;
+  const DecodeJob& job = shared.job;
+  const DecodeLayer& layer = shared.layers[index % 2];
+  const HeadShape& s = layer.shape;
+  const std::uint32_t d = s.head_dim;
+  const std::uint32_t lane = thread_index() % 32;
+  const int unit = static_cast<int>(thread_index()) / U::kThreadsOf;
+  const UnitPlan& plan = shared.plans[unit];
+  const UnitMemory<D> memory(region, unit, most);
+  const std::uint32_t group = plan.heads;
 #pragma unroll 1
-    for (std::uint32_t task = warp; task < group + 2 * fresh; task += U::kUnitWarps) {
-      const HeadKind kind = task < group              ? HeadKind::kQuery
-                            : (task - group) % 2 == 0 ? HeadKind::kKey
-                                                      : HeadKind::kValue;
-      const bool is_query = kind == HeadKind::kQuery;
-      const auto keep_query = [&](std::uint32_t e, float v) {
-        split(v, q_high + task * U::kQueryStride + e, q_low + task * U::kQueryStride + e);
-      };
-      if (is_query && !job.whole) {
-        const float* q = job.query + (std::size_t{row} * s.heads + head + task) * d;
+  for (std::uint32_t task = thread_index() % U::kThreadsOf / 32; task < group + 2 * plan.fresh;
+       task += U::kUnitWarps) {
+    const HeadKind kind = task < group              ? HeadKind::kQuery
+                          : (task - group) % 2 == 0 ? HeadKind::kKey
+                                                    : HeadKind::kValue;
+    const bool is_query = kind == HeadKind::kQuery;
+    const auto keep_query = [&](std::uint32_t e, float v) {
+      split(v, memory.q_high + task * U::kQueryStride + e, memory.q_low + task * U::kQueryStride + e);
+    };
+    if (is_query && !job.whole) {
+      const float* q = job.query + (std::size_t{plan.row} * s.heads + plan.head + task) * d;
 #pragma unroll 1
-        for (std::uint32_t e = lane; e < D; e += 32) keep_query(e, e < d ? __ldcg(q + e) : 0.0f);
-      } else {
-        const std::uint32_t position = is_query ? last : new_begin + (task - group) / 2;
-        const std::uint32_t from = row - (last - position);
-        const std::uint32_t column = head_column(s, kind, is_query ? head + task : kv_head);
-        HeadVector<D, Pieces> x;
-        x.load(qkv, from, column, kind, layer, turns_of(job, from, layer.kind), job.epsilon);
-        if (!is_query) {
-          store_head(x, s, cache, position, kv_head, kind);
-          continue;
-        }
-#pragma unroll 1
-        for (std::uint32_t e = d + lane; e < D; e += 32) keep_query(e, 0.0f);
-        x.each(d, keep_query);
+      for (std::uint32_t e = lane; e < D; e += 32) keep_query(e, e < d ? __ldcg(q + e) : 0.0f);
+    } else {
+      const std::uint32_t position = is_query ? plan.last : plan.fresh_begin + (task - group) / 2;
+      const std::uint32_t from = plan.row - (plan.last - position);
+      const std::uint32_t column = head_column(s, kind, is_query ? plan.head + task : plan.kv_head);
+      HeadVector<D, Pieces> x;
+      x.load(qkv_of(job, ops, index), from, column, kind, layer, turns_of(job, from, layer.kind),
+             job.epsilon);
+      if (!is_query) {
+        store_head(x, s, plan.cache, position, plan.kv_head, kind);
+        continue;
       }
-      if (lane == 0) {
-        peaks[task] = -INFINITY;
-        totals[task] = 0;
-      }
+#pragma unroll 1
+      for (std::uint32_t e = d + lane; e < D; e += 32) keep_query(e, 0.0f);
+      x.each(d, keep_query);
     }
+    if (lane == 0) {
+      memory.peaks[task] = -INFINITY;
+      memory.totals[task] = 0;
+    }
+  }
+}
+
+// `Low`: more than eight query heads share a KV head. Waits for the product before (grid_wait) as late as it
+// can.
+template <int D, int Pieces, bool Low = true>
+__device__ __noinline__ void attend_all(DecodeShared& shared, const DecodeOp* ops, std::uint32_t index,
+                                        std::uint8_t* region, unsigned target) {
+  const DecodeJob& job = shared.job;
+  const DecodeLayer& layer = shared.layers[index % 2];
+  using U = Unit<D>;
+  const HeadShape& s = layer.shape;
+  const std::uint32_t d = s.head_dim;
+  const std::uint32_t most = unit_heads<D>(job, layer);
+  const std::uint32_t in_block = thread_index();
+  const int lane = in_block % 32;
+  const int unit = static_cast<int>(in_block) / U::kThreadsOf;  // of the block's
+  const std::uint32_t thread = in_block % U::kThreadsOf;
+  const std::uint32_t warp = thread / 32;
+  const std::uint32_t items =
+      job.units[layer.kind] * s.kv_heads * ((s.heads / s.kv_heads + most - 1) / most);
+  const std::uint32_t first_item = block_index() * U::kAtOnce + unit;
+
+  if (first_item < items) plan_unit<D>(shared, index, first_item, most);
+  grid_wait(job.barrier, target);
+#pragma unroll 1
+  for (std::uint32_t item = first_item; item < items; item += gridDim.x * U::kAtOnce) {
+    if (item != first_item) plan_unit<D>(shared, index, item, most);
+    prepare_unit<D, Pieces>(shared, ops, index, region, most);
     unit_sync<D>(unit);
 
+    const UnitPlan& plan = shared.plans[unit];
+    const UnitMemory<D> memory(region, unit, most);
+    __half* const q_high = memory.q_high;
+    __half* const q_low = memory.q_low;
+    __half* const p_high = memory.p_high;
+    __half* const p_low = memory.p_low;
+    float* const scores = memory.scores;
+    float* const peaks = memory.peaks;
+    float* const totals = memory.totals;
+    float* const keep = memory.keep;
+    const CacheLayer cache = plan.cache;
+    const std::uint32_t kv_head = plan.kv_head;
+    const std::uint32_t group = plan.heads;
+    const std::uint32_t begin = plan.begin;
+    const std::uint32_t end = plan.end;
+    const std::uint32_t first = plan.first;
     float sum[U::kOutTiles][4] = {};
     const std::uint32_t column = warp * U::kColumns;
 #pragma unroll 1
@@ -448,7 +541,7 @@ __device__ __noinline__ void attend_all(const DecodeShared& shared, const Decode
         }
       }
     }
-    const std::size_t to = std::size_t{at} * s.heads + head;
+    const std::size_t to = std::size_t{plan.chunk} * s.heads + plan.head;
     if (column < d) {
 #pragma unroll
       for (int n = 0; n < U::kOutTiles; ++n) {

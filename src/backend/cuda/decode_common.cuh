@@ -15,33 +15,74 @@ constexpr int kRowVectors = kWidestRow / (4 * kThreads);  // float4 a thread
 
 constexpr std::uint32_t kCachedRows = 64;  // whose infos are kept in shared memory
 
-// Where a warp stands in the weights between products: what it asks for next, what it reads next.
+// The weights that a warp asks for next: three pieces of 16 bytes, as they are needed together.
 struct CursorState {
-  std::uint32_t op, pass, tile, left, slot;
+  struct alignas(16) Next {
+    const std::uint8_t* from;  // the next chunk
+    std::uint32_t left;        // chunks of the tile's slice that are still to be asked for; 0: that was all
+    std::uint16_t at_once;     // chunks of a slot
+    std::uint16_t unit;        // bytes of a chunk
+  } next;
+  struct alignas(16) Tile {
+    const std::uint8_t* slice;  // this warp's of the tile at hand
+    std::uint32_t stride;       // from a tile of this warp's to the next
+    std::uint16_t count;        // chunks of the slice
+    std::uint16_t workers;      // tiles from a tile of this warp's to the next
+  } tile;
+  struct alignas(16) Place {
+    std::uint32_t tile, limit;  // limit: one past the last tile of the matrix at hand
+    std::uint32_t op, pass;
+  } place;
 };
+// What it reads next.
 struct ReaderState {
   std::uint32_t slot, parity;
+  std::uint32_t tiles;  // that were multiplied so far (of few rows)
+};
+
+// What a block multiplies of a matrix that is cut so.
+struct CutHere {
+  std::uint16_t index;                // of the partial result
+  std::uint16_t slice0;               // first slice
+  std::uint16_t begin[kSlices + 1];   // the slices' first chunks
+  std::uint16_t worker0, workers;     // of the block's first group of warps, and of all blocks
+};
+
+// A unit of attention's work: a chunk of one row's keys for query heads of one KV head.
+struct UnitPlan {
+  std::uint32_t row, chunk;           // chunk: among those of all rows
+  std::uint32_t kv_head, head, heads;  // the first query head and how many
+  std::uint32_t begin, end;           // the chunk's keys
+  std::uint32_t first, last;          // the keys that the row sees
+  std::uint32_t fresh_begin, fresh;   // of the chunk, those that this round brings
+  CacheLayer cache;
 };
 
 struct DecodeShared {
   CursorState cursors[kWarps];
   ReaderState readers[kWarps];
+  std::uint32_t tiles_done[kWarps];  // whose sums of this warp lie where slices meet
   DecodeJob job;
+  CutHere cuts[kMostCuts];
   std::uint64_t barriers[kWarps][kMostSlots];
-  float sums[kWarps];
+  float sums[4][kWarps];
+  UnitPlan plans[kWarps];
   DecodeLayer layers[2];
   RowInfo rows[kCachedRows];
   CacheLayer caches[2][kCachedRows];  // of the layer and the next
 };
 
-// Waits for every block of the grid; what they wrote is visible afterwards.
-__device__ __forceinline__ void grid_sync(unsigned* counter, unsigned& target) {
+// A barrier of the whole grid in two halves: what does not need the other blocks' results is done in between.
+__device__ __forceinline__ void grid_arrive(unsigned* counter, unsigned& target) {
   __syncthreads();
   target += gridDim.x;
+  if (thread_index() == 0) add_release(counter);
+}
+// Until every block has arrived as often as this one; what they wrote before is visible afterwards.
+__device__ __forceinline__ void grid_wait(unsigned* counter, unsigned target) {
   if (thread_index() == 0) {
-    add_release(counter);
     std::uint32_t spins = 0;
-    while (load_acquire(counter) < target) {
+    while (load_counter(counter) < target) {
       if (++spins == 1u << 26) __trap();  // half a minute: some block has died
     }
   }
@@ -54,16 +95,16 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-// The sum over the block in a fixed order; every thread gets it.
-__device__ __forceinline__ float block_sum(DecodeShared& s, float x) {
+// The sum over the block in a fixed order; every thread gets it. `place`: of DecodeShared::sums; not that of
+// the sum before, which some thread may still be reading.
+__device__ __forceinline__ float block_sum(DecodeShared& s, std::uint32_t place, float x) {
   const std::uint32_t thread = thread_index();
   x = warp_sum(x);
-  __syncthreads();  // the last sum has been read
-  if (thread % 32 == 0) s.sums[thread / 32] = x;
+  if (thread % 32 == 0) s.sums[place][thread / 32] = x;
   __syncthreads();
   float sum = 0;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) sum += s.sums[w];
+  for (int w = 0; w < kWarps; ++w) sum += s.sums[place][w];
   return sum;
 }
 

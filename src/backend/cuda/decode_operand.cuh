@@ -27,8 +27,11 @@ struct Operand {
 };
 
 // First chunk of slice i of the whole matrix.
+__device__ __forceinline__ std::uint32_t slice_begin(const DecodeCut& cut, std::uint32_t i) {
+  return i * cut.chunks / (cut.parts * kSlices);
+}
 __device__ __forceinline__ std::uint32_t slice_begin(const DecodeOp& op, std::uint32_t i) {
-  return i * op.chunks / (op.parts * kSlices);
+  return slice_begin(DecodeCut{op.chunks, op.parts}, i);
 }
 
 // What a block multiplies in a pass: which columns, and which tiles each of its groups of warps.
@@ -37,24 +40,42 @@ struct MyPart {
   std::uint32_t slice0;  // first slice
   std::uint32_t chunk0, chunk1;
   std::uint32_t slice;            // of this warp
+  std::uint32_t begin, end;       // its chunks
   std::uint32_t worker, workers;  // tiles worker, worker + workers, …; no worker has worker >= workers
 };
+// Divisions take long where nothing else is done: once for all products of the round.
 template <int Pieces>
-__device__ __forceinline__ MyPart my_part(const DecodeOp& op) {
+__device__ __forceinline__ CutHere cut_here(const DecodeCut& cut) {
   constexpr std::uint32_t kGroupWarps = kSlices / Pieces;
   constexpr std::uint32_t kGroups = kWarps / kGroupWarps;
-  const std::uint32_t warp = thread_index() / 32;
   const std::uint32_t block = block_index();
-  const std::uint32_t pieces = op.parts * Pieces;
-  const std::uint32_t blocks = gridDim.x / pieces;  // that share a piece
+  const std::uint32_t pieces = cut.parts * Pieces;
+  CutHere here = {};
+  if (pieces == 0) return here;
+  here.index = static_cast<std::uint16_t>(block % pieces);
+  here.slice0 = static_cast<std::uint16_t>(here.index * kGroupWarps);
+  for (std::uint32_t i = 0; i <= kGroupWarps; ++i)
+    here.begin[i] = static_cast<std::uint16_t>(slice_begin(cut, here.slice0 + i));
+  here.worker0 = static_cast<std::uint16_t>(block / pieces * kGroups);
+  here.workers = static_cast<std::uint16_t>(gridDim.x / pieces * kGroups);
+  return here;
+}
+template <int Pieces>
+__device__ __forceinline__ MyPart my_part(const DecodeShared& s, const DecodeOp& op) {
+  constexpr std::uint32_t kGroupWarps = kSlices / Pieces;
+  const std::uint32_t warp = thread_index() / 32;
+  const CutHere& here = s.cuts[op.cut];
+  const std::uint32_t own = warp % kGroupWarps;
   MyPart p;
-  p.index = block % pieces;
-  p.slice0 = p.index * kGroupWarps;
-  p.chunk0 = slice_begin(op, p.slice0);
-  p.chunk1 = slice_begin(op, p.slice0 + kGroupWarps);
-  p.slice = p.slice0 + warp % kGroupWarps;
-  p.workers = blocks * kGroups;
-  p.worker = block / pieces * kGroups + warp / kGroupWarps;
+  p.index = here.index;
+  p.slice0 = here.slice0;
+  p.chunk0 = here.begin[0];
+  p.chunk1 = here.begin[kGroupWarps];
+  p.slice = here.slice0 + own;
+  p.begin = here.begin[own];
+  p.end = here.begin[own + 1];
+  p.workers = here.workers;
+  p.worker = here.worker0 + warp / kGroupWarps;
   return p;
 }
 

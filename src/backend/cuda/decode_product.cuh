@@ -184,132 +184,118 @@ __device__ __forceinline__ std::uint32_t chunks_of_slot(Format format, std::uint
   return slot_bytes >= 4 * chunk ? 4 : slot_bytes >= 2 * chunk ? 2 : 1;
 }
 
-// The pieces of weights that a warp asks for, in the order in which it will multiply them. Between products
-// the little that has to be remembered lies in shared memory.
+// The pieces of weights that a warp asks for, in the order in which it will multiply them. Its state lies in
+// shared memory, so that the loops that multiply have the registers to themselves; lane 0 goes through it.
 template <int Pieces>
 struct Cursor {
-  static constexpr std::uint32_t kRows = 8 * Pieces;
-  static constexpr std::uint32_t kFirstTile = ~0u;  // CursorState: the first of the product
-
+  DecodeShared& s;
   const DecodeOp* ops;
-  std::uint32_t op, end;  // index of the product, one past the last
-  std::uint32_t head;     // the product whose rows are those of logits
-  std::uint32_t row_passes, head_passes;
-  std::uint32_t pass;
-  std::uint32_t tile, workers, tiles;
-  std::uint32_t limit;          // one past the last tile of the matrix at hand
-  std::uint32_t begin, count;   // chunks of the slice
-  std::uint32_t left;           // of these, still to be asked for
-  std::uint32_t unit, at_once;  // bytes of a chunk, chunks of a slot
-  std::uint32_t stride;         // bytes from a tile of this warp's to the next
-  const std::uint8_t* slice;    // of the tile at hand
-  const std::uint8_t* from;     // the next chunk
-  std::uint32_t slot, slots, slot_bytes;
-  std::uint8_t* ring;
-  std::uint64_t* barriers;
-  std::uint32_t lane;
+  std::uint8_t* rings;
 
-  __device__ __forceinline__ Cursor(DecodeShared& s, const DecodeOp* all, std::uint8_t* rings) {
-    const DecodeJob& job = s.job;
-    const std::uint32_t thread = thread_index();
-    const std::uint32_t warp = thread / 32;
-    const CursorState state = s.cursors[warp];
-    ops = all;
-    op = state.op;
-    pass = state.pass;
-    slot = state.slot;
-    end = job.end_products;
-    head = job.layer_count * kOpsOfLayer;
-    row_passes = (job.row_count + kRows - 1) / kRows;
-    head_passes = (job.logit_count + kRows - 1) / kRows;
-    slots = job.slots;
-    slot_bytes = job.slot_bytes;
-    ring = rings + warp * slots * slot_bytes;
-    barriers = s.barriers[warp];
-    lane = thread % 32;
-    open();
-    if (state.tile == kFirstTile || op >= end) return;
-    tile = state.tile;
-    seek();
-    left = state.left;
-    from = slice + (count - left) * unit;
-  }
-  __device__ __forceinline__ void leave(DecodeShared& s) const {
-    __syncwarp();
-    s.cursors[thread_index() / 32] = {op, pass, tile, left, slot};
-    __syncwarp();
+  __device__ __forceinline__ static std::uint32_t lane() { return thread_index() % 32; }
+  __device__ __forceinline__ static std::uint32_t warp() { return thread_index() / 32; }
+
+  __device__ __forceinline__ std::uint8_t* ring() const {
+    return rings + warp() * s.job.slots * s.job.slot_bytes;
   }
 
-  // To the product at `op`, or the next one of which this warp has a share.
-  __device__ __forceinline__ void open() {
+  // The round's first copies.
+  __device__ __forceinline__ void start() const {
+    CursorState& c = s.cursors[warp()];
+    if (lane() == 0) {
+      c.place.op = s.job.first_op;
+      c.place.pass = 0;
+      open(c);
+    }
+    __syncwarp();
 #pragma unroll 1
-    while (op < end) {
-      const DecodeOp& o = ops[op];
-      const MyPart part = my_part<Pieces>(o);
-      begin = slice_begin(o, part.slice);
-      count = slice_begin(o, part.slice + 1) - begin;
-      workers = part.workers;
-      tiles = part.worker < part.workers && count > 0 ? o.tiles_end[2] : 0;
-      tile = part.worker;
-      if (tile < tiles && pass < (op == head ? head_passes : row_passes)) return seek();
-      ++op;
-      pass = 0;
-    }
-  }
-  // To this warp's slice of `tile`.
-  __device__ __forceinline__ void seek() {
-    const DecodeOp& o = ops[op];
-    const int which = tile < o.tiles_end[0] ? 0 : tile < o.tiles_end[1] ? 1 : 2;
-    const std::uint32_t first = which == 0 ? 0u : o.tiles_end[which - 1];
-    const Format format = static_cast<Format>(o.format[which]);
-    limit = o.tiles_end[which];
-    unit = chunk_bytes(format);
-    at_once = chunks_of_slot(format, slot_bytes);
-    stride = workers * o.chunks * unit;
-    slice = o.data[which] + (std::uint64_t{tile - first} * o.chunks + begin) * unit;
-    from = slice;
-    left = count;
+    for (std::uint32_t i = 0; i < s.job.slots; ++i)
+      request(ring() + i * s.job.slot_bytes, s.barriers[warp()] + i);
   }
 
-  // Starts the next copy into the next slot; nothing when there is no more.
-  __device__ __forceinline__ void request() {
-    if (op < end) {
-      const std::uint32_t n = min(at_once, left);
-      copy(from, n * unit);
-      from += n * unit;
-      left -= n;
-      if (left == 0) next_tile();
-    }
-#if __CUDA_ARCH__ < 900
+  // Starts the next copy into a slot; nothing when there is no more.
+  __device__ __forceinline__ void request(std::uint8_t* slot, std::uint64_t* barrier) const {
+    CursorState& c = s.cursors[warp()];
+#if __CUDA_ARCH__ >= 900
+    if (lane() != 0) return;
+#endif
+    const CursorState::Next next = c.next;
+    const CursorState::Tile tile = c.tile;
+    const CursorState::Place place = c.place;
+    const std::uint32_t n = min(std::uint32_t{next.at_once}, next.left);
+#if __CUDA_ARCH__ >= 900
+    if (n == 0) return;
+    slot_copy(barrier, slot, next.from, n * next.unit);
+    advance(c, next, tile, place, n);
+#else
+    static_cast<void>(barrier);
+#pragma unroll 1
+    for (std::uint32_t i = lane() * 16; i < n * next.unit; i += 512) copy16(slot + i, next.from + i);
+    __syncwarp();
+    if (n > 0 && lane() == 0) advance(c, next, tile, place, n);
+    __syncwarp();
     copies_commit();
 #endif
-    if (++slot == slots) slot = 0;
-  }
-  __device__ __forceinline__ void next_tile() {
-    tile += workers;
-    if (tile < limit) {
-      slice += stride;
-      from = slice;
-      left = count;
-    } else if (tile < tiles) {
-      seek();
-    } else {
-      if (++pass >= (op == head ? head_passes : row_passes)) {
-        ++op;
-        pass = 0;
-      }
-      open();
-    }
   }
 
-  __device__ __forceinline__ void copy(const std::uint8_t* source, std::uint32_t bytes) {
-    std::uint8_t* to = ring + slot * slot_bytes;
-#if __CUDA_ARCH__ >= 900
-    if (lane == 0) slot_copy(barriers + slot, to, source, bytes);
-#else
+ private:
+  // After n chunks were asked for.
+  __device__ __forceinline__ void advance(CursorState& c, CursorState::Next next, CursorState::Tile tile,
+                                          CursorState::Place place, std::uint32_t n) const {
+    next.from += n * next.unit;
+    next.left -= n;
+    if (next.left == 0) {
+      place.tile += tile.workers;
+      c.place.tile = place.tile;
+      if (place.tile >= place.limit) return next_matrix(c);
+      tile.slice += tile.stride;
+      c.tile.slice = tile.slice;
+      next.from = tile.slice;
+      next.left = tile.count;
+    }
+    c.next = next;
+  }
+  // Rarely: a function that is called, not in the loops' way.
+  __device__ __noinline__ void next_matrix(CursorState& c) const {
+    const DecodeOp& o = ops[c.place.op];
+    if (c.place.tile < o.tiles_end[2]) return seek(c, o, my_part<Pieces>(s, o));
+    ++c.place.pass;
+    open(c);
+  }
+  // To the pass of the product at hand, or the next product of which this warp has a share.
+  __device__ __forceinline__ void open(CursorState& c) const {
+    constexpr std::uint32_t kRows = 8 * Pieces;
+    const std::uint32_t head = s.job.layer_count * kOpsOfLayer;
+    std::uint32_t op = c.place.op;
+    std::uint32_t pass = c.place.pass;
 #pragma unroll 1
-    for (std::uint32_t i = lane * 16; i < bytes; i += 512) copy16(to + i, source + i);
-#endif
+    for (; op < s.job.end_products; ++op, pass = 0) {
+      const DecodeOp& o = ops[op];
+      const std::uint32_t rows = op == head ? s.job.logit_count : s.job.row_count;
+      const MyPart part = my_part<Pieces>(s, o);
+      if (part.worker >= part.workers || part.begin >= part.end || part.worker >= o.tiles_end[2] ||
+          pass * kRows >= rows)
+        continue;
+      c.place = {part.worker, 0, op, pass};
+      return seek(c, o, part);
+    }
+    c.next.left = 0;
+  }
+  // To this warp's slice of the tile.
+  __device__ __forceinline__ void seek(CursorState& c, const DecodeOp& o, const MyPart& part) const {
+    const std::uint32_t tile = c.place.tile;
+    const bool is_first = tile < o.tiles_end[0];
+    const int which = is_first ? 0 : tile < o.tiles_end[1] ? 1 : 2;
+    const std::uint32_t first = is_first ? 0u : o.tiles_end[which - 1];
+    const Format format = static_cast<Format>(o.format[which]);
+    const std::uint32_t unit = chunk_bytes(format);
+    const std::uint32_t count = part.end - part.begin;
+    const std::uint8_t* slice = o.data[which] + (std::uint64_t{tile - first} * o.chunks + part.begin) * unit;
+    c.place.limit = o.tiles_end[which];
+    c.tile = {slice, part.workers * o.chunks * unit, static_cast<std::uint16_t>(count),
+              static_cast<std::uint16_t>(part.workers)};
+    c.next = {slice, count, static_cast<std::uint16_t>(chunks_of_slot(format, s.job.slot_bytes)),
+              static_cast<std::uint16_t>(unit)};
   }
 };
 
@@ -317,14 +303,16 @@ struct Cursor {
 struct Reader {
   std::uint32_t slot;
   unsigned parity;
+  std::uint32_t tiles;
 
   __device__ __forceinline__ explicit Reader(const DecodeShared& s) {
     const ReaderState& state = s.readers[thread_index() / 32];
     slot = state.slot;
     parity = state.parity;
+    tiles = state.tiles;
   }
   __device__ __forceinline__ void leave(DecodeShared& s) const {
-    s.readers[thread_index() / 32] = {slot, parity};
+    s.readers[thread_index() / 32] = {slot, parity, tiles};
     __syncwarp();
   }
   __device__ __forceinline__ void wait(std::uint64_t* barriers, std::uint32_t slots) const {
@@ -373,117 +361,138 @@ struct Reader {
 
 // ---- the product
 
-// Adds a chunk to the sums: sum[n] are rows r and r + 8 (r = lane / 4) of columns n * 8 + 2 (lane % 4) and
-// the next.
-template <Format F, int Tiles>
-__device__ __forceinline__ void add_chunk(const std::uint8_t* from,
-                                          const std::uint32_t* const (&reads)[Tiles],
-                                          std::uint32_t step_words, std::uint32_t offset, const float* sums,
-                                          int lane, float (&sum)[Tiles][4]) {
-  Fragment<F> weights;
-  weights.load(from, lane);
-  unsigned a[4][4];
-  weights.template step<0>(a[0]);
-  weights.template step<1>(a[1]);
-  weights.template step<2>(a[2]);
-  weights.template step<3>(a[3]);
+// A lane's share of the operand for a chunk. Of up to four rows (`Few`) the eight columns of a product are the
+// high and low halves of each; else eight rows' high halves, then their low ones.
+template <bool Few>
+struct Columns;
+template <>
+struct Columns<false> {
+  uint4 steps[4];
+  float2 sums[2];  // of each 32-block
+  __device__ void load(const std::uint32_t* reads, std::uint32_t step_words, const float* from,
+                       std::uint32_t pitch) {
 #pragma unroll
-  for (int n = 0; n < Tiles; ++n) {
-    const std::uint32_t* step = reads[n] + offset;
-    uint4 b[4];
+    for (int i = 0; i < 4; ++i) steps[i] = *reinterpret_cast<const uint4*>(reads + i * step_words);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) b[i] = *reinterpret_cast<const uint4*>(step + i * step_words);
-    // Chains of products: each scale's high halves (with the offset) and its low ones.
-    constexpr int kScales = Fragment<F>::kScales;
-    float high[kScales][4] = {};
-    float low[kScales][4] = {};
-    float2 x[2];  // the sums of the activations
-    if constexpr (Fragment<F>::kOffset || Fragment<F>::kMinima) {
+    for (int block = 0; block < 2; ++block)
+      sums[block] = *reinterpret_cast<const float2*>(from + block * pitch);
+  }
+};
+template <>
+struct Columns<true> {
+  uint2 steps[4];
+  float sums[2];
+  __device__ void load(const std::uint32_t* reads, std::uint32_t step_words, const float* from,
+                       std::uint32_t pitch) {
 #pragma unroll
-      for (int block = 0; block < 2; ++block)
-        x[block] = *reinterpret_cast<const float2*>(sums + block * (8 * Tiles) + n * 8);
+    for (int i = 0; i < 4; ++i) steps[i] = *reinterpret_cast<const uint2*>(reads + i * step_words);
+#pragma unroll
+    for (int block = 0; block < 2; ++block) sums[block] = from[block * pitch];
+  }
+};
+
+// Adds a chunk to the sums of eight rows: rows r and r + 8 (r = lane / 4) of columns 2 (lane % 4) and the
+// next.
+template <Format F>
+__device__ __forceinline__ void add_chunk(const Fragment<F>& weights, const unsigned (&a)[4][4],
+                                          const Columns<false>& x, float (&sum)[4]) {
+  using W = Fragment<F>;
+  // Chains of products: each scale's high halves (with the offset) and its low ones.
+  float high[W::kScales][4] = {};
+  float low[W::kScales][4] = {};
+  if constexpr (W::kOffset) {
+#pragma unroll
+    for (int block = 0; block < 2; ++block) {
+      high[block][0] = x.sums[block].x * W::kOffset0;
+      high[block][1] = x.sums[block].y * W::kOffset0;
+      high[block][2] = x.sums[block].x * W::kOffset1;
+      high[block][3] = x.sums[block].y * W::kOffset1;
     }
-    if constexpr (Fragment<F>::kOffset) {
+  }
 #pragma unroll
-      for (int block = 0; block < 2; ++block) {
-        high[block][0] = x[block].x * Fragment<F>::kOffset0;
-        high[block][1] = x[block].y * Fragment<F>::kOffset0;
-        high[block][2] = x[block].x * Fragment<F>::kOffset1;
-        high[block][3] = x[block].y * Fragment<F>::kOffset1;
-      }
+  for (int i = 0; i < 4 / W::kScales; ++i) {
+#pragma unroll
+    for (int k = 0; k < W::kScales; ++k) {
+      const int at = k * (4 / W::kScales) + i;
+      mma(high[k], a[at], x.steps[at].x, x.steps[at].y);
+      mma(low[k], a[at], x.steps[at].z, x.steps[at].w);
     }
+  }
 #pragma unroll
-    for (int i = 0; i < 4 / kScales; ++i) {
-#pragma unroll
-      for (int k = 0; k < kScales; ++k) {
-        const int at = k * (4 / kScales) + i;
-        mma(high[k], a[at], b[at].x, b[at].y);
-        mma(low[k], a[at], b[at].z, b[at].w);
-      }
+  for (int k = 0; k < W::kScales; ++k) {
+    sum[0] = fmaf(weights.scale[k].x, high[k][0] + low[k][0], sum[0]);
+    sum[1] = fmaf(weights.scale[k].x, high[k][1] + low[k][1], sum[1]);
+    sum[2] = fmaf(weights.scale[k].y, high[k][2] + low[k][2], sum[2]);
+    sum[3] = fmaf(weights.scale[k].y, high[k][3] + low[k][3], sum[3]);
+    if constexpr (W::kMinima) {
+      sum[0] = fmaf(weights.minimum[k].x, x.sums[k].x, sum[0]);
+      sum[1] = fmaf(weights.minimum[k].x, x.sums[k].y, sum[1]);
+      sum[2] = fmaf(weights.minimum[k].y, x.sums[k].x, sum[2]);
+      sum[3] = fmaf(weights.minimum[k].y, x.sums[k].y, sum[3]);
     }
+  }
+}
+// Of up to four: rows r and r + 8 of column lane % 4, with half of the products.
+template <Format F>
+__device__ __forceinline__ void add_chunk(const Fragment<F>& weights, const unsigned (&a)[4][4],
+                                          const Columns<true>& x, float (&sum)[2]) {
+  using W = Fragment<F>;
+  float c[W::kScales][4] = {};  // high, low of row r; of r + 8
+  if constexpr (W::kOffset) {
 #pragma unroll
-    for (int k = 0; k < kScales; ++k) {
-      sum[n][0] = fmaf(weights.scale[k].x, high[k][0] + low[k][0], sum[n][0]);
-      sum[n][1] = fmaf(weights.scale[k].x, high[k][1] + low[k][1], sum[n][1]);
-      sum[n][2] = fmaf(weights.scale[k].y, high[k][2] + low[k][2], sum[n][2]);
-      sum[n][3] = fmaf(weights.scale[k].y, high[k][3] + low[k][3], sum[n][3]);
-      if constexpr (Fragment<F>::kMinima) {
-        sum[n][0] = fmaf(weights.minimum[k].x, x[k].x, sum[n][0]);
-        sum[n][1] = fmaf(weights.minimum[k].x, x[k].y, sum[n][1]);
-        sum[n][2] = fmaf(weights.minimum[k].y, x[k].x, sum[n][2]);
-        sum[n][3] = fmaf(weights.minimum[k].y, x[k].y, sum[n][3]);
-      }
+    for (int block = 0; block < 2; ++block) {
+      c[block][0] = x.sums[block] * W::kOffset0;
+      c[block][2] = x.sums[block] * W::kOffset1;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 4 / W::kScales; ++i) {
+#pragma unroll
+    for (int k = 0; k < W::kScales; ++k) {
+      const int at = k * (4 / W::kScales) + i;
+      mma(c[k], a[at], x.steps[at].x, x.steps[at].y);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < W::kScales; ++k) {
+    sum[0] = fmaf(weights.scale[k].x, c[k][0] + c[k][1], sum[0]);
+    sum[1] = fmaf(weights.scale[k].y, c[k][2] + c[k][3], sum[1]);
+    if constexpr (W::kMinima) {
+      sum[0] = fmaf(weights.minimum[k].x, x.sums[k], sum[0]);
+      sum[1] = fmaf(weights.minimum[k].y, x.sums[k], sum[1]);
     }
   }
 }
 
-// The same for up to four rows, with half of the products: the eight columns of B are the high and low halves
-// of each. sum[0] and sum[1] are rows r and r + 8 of row lane % 4. `reads` and `sums` are those of the
-// lane's half and row.
-template <Format F>
-__device__ __forceinline__ void add_chunk_of_few(const std::uint8_t* from, const std::uint32_t* reads,
-                                                 std::uint32_t step_words, const float* sums, int lane,
-                                                 float (&sum)[2]) {
-  Fragment<F> weights;
-  weights.load(from, lane);
-  unsigned a[4][4];
-  weights.template step<0>(a[0]);
-  weights.template step<1>(a[1]);
-  weights.template step<2>(a[2]);
-  weights.template step<3>(a[3]);
-  uint2 b[4];
+// Adds `Together` chunks, one after the other. What they need is read before the first is multiplied.
+template <Format F, int Tiles, bool Few, int Together>
+__device__ __forceinline__ void add_chunks(const std::uint8_t* from,
+                                           const std::uint32_t* const (&reads)[Tiles],
+                                           std::uint32_t step_words, std::uint32_t offset, const float* sums,
+                                           int lane, float (&sum)[Tiles][Few ? 2 : 4]) {
+  Fragment<F> weights[Together];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) b[i] = *reinterpret_cast<const uint2*>(reads + i * step_words);
-  constexpr int kScales = Fragment<F>::kScales;
-  float c[kScales][4] = {};
-  float x[2];
-  if constexpr (Fragment<F>::kOffset || Fragment<F>::kMinima) {
-    x[0] = sums[0];
-    x[1] = sums[8];
-  }
-  if constexpr (Fragment<F>::kOffset) {
+  for (int t = 0; t < Together; ++t) weights[t].load(from + t * chunk_bytes(F), lane);
+  unsigned a[Together][4][4];
 #pragma unroll
-    for (int block = 0; block < 2; ++block) {
-      c[block][0] = x[block] * Fragment<F>::kOffset0;
-      c[block][2] = x[block] * Fragment<F>::kOffset1;
+  for (int n = 0; n < Tiles; ++n) {
+    Columns<Few> x[Together];
+#pragma unroll
+    for (int t = 0; t < Together; ++t)
+      x[t].load(reads[n] + offset + t * 4 * step_words, step_words, sums + t * 16 * Tiles + n * 8, 8 * Tiles);
+    // To the compiler a border: else it reads just before it multiplies, and waits.
+    if constexpr (Together > 1) __syncwarp();
+    if (n == 0) {
+#pragma unroll
+      for (int t = 0; t < Together; ++t) {
+        weights[t].template step<0>(a[t][0]);
+        weights[t].template step<1>(a[t][1]);
+        weights[t].template step<2>(a[t][2]);
+        weights[t].template step<3>(a[t][3]);
+      }
     }
-  }
 #pragma unroll
-  for (int i = 0; i < 4 / kScales; ++i) {
-#pragma unroll
-    for (int k = 0; k < kScales; ++k) {
-      const int at = k * (4 / kScales) + i;
-      mma(c[k], a[at], b[at].x, b[at].y);
-    }
-  }
-#pragma unroll
-  for (int k = 0; k < kScales; ++k) {
-    sum[0] = fmaf(weights.scale[k].x, c[k][0] + c[k][1], sum[0]);
-    sum[1] = fmaf(weights.scale[k].y, c[k][2] + c[k][3], sum[1]);
-    if constexpr (Fragment<F>::kMinima) {
-      sum[0] = fmaf(weights.minimum[k].x, x[k], sum[0]);
-      sum[1] = fmaf(weights.minimum[k].y, x[k], sum[1]);
-    }
+    for (int t = 0; t < Together; ++t) add_chunk<F>(weights[t], a[t], x[t], sum[n]);
   }
 }
 
@@ -499,12 +508,15 @@ struct Share {
   std::uint32_t group;
   std::uint32_t warp;
   int lane;
+  std::uint8_t* ring;        // of the warp
+  std::uint64_t* barriers;   // of its slots
+  std::uint32_t slots, slot_bytes;
 };
 
 // Tiles `tile`, tile + workers, … below `end` of one matrix with `matrix_rows` rows; `first`: its first tile.
 // Gives the tile after the last. `Few`: of up to four rows.
 template <Format F, int Tiles, bool Few>
-__device__ __forceinline__ std::uint32_t multiply_tiles(Cursor<Tiles>& cursor, Reader& reader,
+__device__ __forceinline__ std::uint32_t multiply_tiles(const Cursor<Tiles>& cursor, Reader& reader,
                                                         const Share<Tiles>& my, std::uint32_t tile,
                                                         std::uint32_t workers, std::uint32_t first,
                                                         std::uint32_t end, std::uint32_t matrix_rows,
@@ -512,7 +524,7 @@ __device__ __forceinline__ std::uint32_t multiply_tiles(Cursor<Tiles>& cursor, R
                                                         std::uint32_t width) {
   constexpr std::uint32_t kGroupWarps = kSlices / Tiles;
   constexpr std::uint32_t kBytes = chunk_bytes(F);
-  const std::uint32_t at_once = chunks_of_slot(F, cursor.slot_bytes);
+  const std::uint32_t at_once = chunks_of_slot(F, my.slot_bytes);
   const std::uint32_t rows = my.rows;
   const int lane = my.lane;
 #pragma unroll 1
@@ -523,24 +535,31 @@ __device__ __forceinline__ std::uint32_t multiply_tiles(Cursor<Tiles>& cursor, R
     const float* sums = my.sums;
 #pragma unroll 1
     for (std::uint32_t left = my.count; left > 0;) {
-      reader.wait(cursor.barriers, cursor.slots);
-      const std::uint8_t* stage = cursor.ring + reader.slot * cursor.slot_bytes;
-      const std::uint32_t n = min(at_once, left);
+      reader.wait(my.barriers, my.slots);
+      std::uint8_t* const slot = my.ring + reader.slot * my.slot_bytes;
+      const std::uint8_t* stage = slot;
+      std::uint32_t n = min(at_once, left);
       left -= n;
-#pragma unroll 2
-      for (std::uint32_t c = 0; c < n; ++c) {
-        if constexpr (Few) {
-          add_chunk_of_few<F>(stage, my.reads[0] + offset, my.step_words, sums, lane, sum[0]);
+      // Two chunks at a time keep the tensor cores busy.
+      constexpr int kTogether = Few ? 2 : 1;
+#pragma unroll 1
+      while (n > 0) {
+        if (n >= kTogether) {
+          add_chunks<F, Tiles, Few, kTogether>(stage, my.reads, my.step_words, offset, sums, lane, sum);
+          n -= kTogether;
+          stage += kTogether * kBytes;
+          offset += kTogether * 4 * my.step_words;
+          sums += kTogether * 16 * Tiles;
         } else {
-          add_chunk<F, Tiles>(stage, my.reads, my.step_words, offset, sums, lane, sum);
+          add_chunks<F, Tiles, Few, 1>(stage, my.reads, my.step_words, offset, sums, lane, sum);
+          offset += 4 * my.step_words;
+          sums += 16 * Tiles;
+          break;
         }
-        stage += kBytes;
-        offset += 4 * my.step_words;
-        sums += 16 * Tiles;
       }
       __syncwarp();
-      cursor.request();
-      reader.next(cursor.slots);
+      cursor.request(slot, my.barriers + reader.slot);
+      reader.next(my.slots);
     }
 #pragma unroll
     for (int n = 0; n < Tiles; ++n) {
@@ -562,15 +581,35 @@ __device__ __forceinline__ std::uint32_t multiply_tiles(Cursor<Tiles>& cursor, R
             out[std::size_t{my.first_row + row} * width + w + i / 2 * 8] = sum[n][i];
         }
       }
+    } else if constexpr (Few) {
+      // The warps of a group add up its tiles in turn. Whoever's turn it is waits for the others, and thereby
+      // knows that all tiles before are added up: a warp may be as many tiles ahead as there are places.
+      const std::uint32_t size = 16 * rows;
+      const std::uint32_t turn = reader.tiles++ % kGroupWarps;
+      float* all = reduce + (turn * kWarps + my.group * kGroupWarps) * size;
+      float* mine = all + my.warp % kGroupWarps * size + lane % 4 * 16 + lane / 4;
+      if (lane % 4 < rows) {
+        mine[0] = sum[0][0];
+        mine[8] = sum[0][1];
+      }
+      publish(cursor.s.tiles_done + my.warp, reader.tiles);
+      if (turn != my.warp % kGroupWarps) continue;
+      wait_for<kGroupWarps>(cursor.s.tiles_done + my.group * kGroupWarps, reader.tiles);
+#pragma unroll 1
+      for (std::uint32_t i = lane; i < size; i += 32) {
+        const float v = (all[i] + all[size + i]) + (all[2 * size + i] + all[3 * size + i]);
+        const std::uint32_t w = tile_row + i % 16;
+        if (w < matrix_rows) out[std::size_t{my.first_row + i / 16} * width + w] = v;
+      }
     } else {
       flip ^= 1;
       float* mine = reduce + (flip * kWarps + my.warp) * 16 * rows;
 #pragma unroll
       for (int n = 0; n < Tiles; ++n) {
 #pragma unroll
-        for (int i = 0; i < 2 * kLaneRows; ++i) {
-          const std::uint32_t row = n * 8 + kLaneRows * (lane % 4) + i % kLaneRows;
-          if (row < rows) mine[row * 16 + lane / 4 + i / kLaneRows * 8] = sum[n][i];
+        for (int i = 0; i < 4; ++i) {
+          const std::uint32_t row = n * 8 + 2 * (lane % 4) + i % 2;
+          if (row < rows) mine[row * 16 + lane / 4 + i / 2 * 8] = sum[n][i];
         }
       }
       group_sync(1 + static_cast<int>(my.group), kGroupWarps * 32);
@@ -596,7 +635,7 @@ __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::
                                      std::uint32_t pass_rows, float* out, std::uint32_t out_rows,
                                      std::uint32_t first_row) {
   const DecodeOp& op = ops[o];
-  const MyPart part = my_part<Tiles>(op);
+  const MyPart part = my_part<Tiles>(s, op);
   const Operand x = shared_operand<Tiles>(region, part, pass_rows);
   if (part.worker >= part.workers) return;  // this block has nothing to do, and asked for nothing
   constexpr std::uint32_t kGroupWarps = kSlices / Tiles;
@@ -608,8 +647,11 @@ __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::
   my.rows = x.rows;
   my.first_row = first_row;
   my.step_words = x.rows * kStepWords;
-  const std::uint32_t begin = slice_begin(op, part.slice);
-  my.count = slice_begin(op, part.slice + 1) - begin;
+  my.slots = s.job.slots;
+  my.slot_bytes = s.job.slot_bytes;
+  my.barriers = s.barriers[my.warp];
+  const std::uint32_t begin = part.begin;
+  my.count = part.end - begin;
   my.sums = x.sums + (begin - part.chunk0) * 16 * Tiles + (Few ? 1 : 2) * (my.lane % 4);
   const float* scales = x.scales + (part.slice - part.slice0) * x.pitch;
   const std::uint32_t* steps = x.steps + (begin - part.chunk0) * 4 * my.step_words + (my.lane % 4) * 4;
@@ -625,7 +667,8 @@ __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::
     }
   }
   out += std::size_t{part.index} * out_rows * op.width;
-  Cursor<Tiles> cursor(s, ops, rings);
+  const Cursor<Tiles> cursor = {s, ops, rings};
+  my.ring = cursor.ring();
   Reader reader(s);
   unsigned flip = 0;
   std::uint32_t tile = part.worker;
@@ -662,7 +705,6 @@ __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::
     }
     out += matrix_rows;
   }
-  cursor.leave(s);
   reader.leave(s);
 }
 

@@ -23,33 +23,67 @@ struct RowStep {
   Operand operand = {};
   std::uint32_t operand_row = 0;
   float* plain = nullptr;
+  std::uint32_t place = 0;  // of two sums over the block
 };
-// By a few float4 a thread, one after the other. The loops stay loops and the values lie in local memory:
-// this code runs once a layer and is not in the instruction caches then, so that its length is what it costs.
+// Adds the parts of `Vectors` float4, `Stride` columns apart, in order.
+template <int Pieces, int Vectors, std::uint32_t Stride>
+__device__ __forceinline__ void add_parts(const Parts& p, std::uint32_t row, std::uint32_t col,
+                                          std::uint32_t width, float4* sums) {
+  constexpr int kBatch = 4;  // what fits the registers
+  const std::size_t stride = std::size_t{p.rows} * p.width;
+  const float* at = p.data + std::size_t{row} * p.width + col;
+  const int count = static_cast<int>(p.parts) * Pieces;
+#pragma unroll 1
+  for (int first = 0; first < count; first += kBatch) {
+    float4 v[Vectors][kBatch];
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k, at += stride) {
+#pragma unroll
+      for (int i = 0; i < Vectors; ++i)
+        load_if(first + k < count && col + i * Stride < width, at + i * Stride, v[i][k]);
+    }
+#pragma unroll
+    for (int k = 0; k < kBatch; k += Pieces) {
+      if (first + k >= count) break;
+#pragma unroll
+      for (int i = 0; i < Vectors; ++i) sums[i] = add(sums[i], sum_pieces<Pieces>(v[i] + k));
+    }
+  }
+}
+
+// What takes long is waiting for memory: whatever is needed is asked for early, together.
 template <int Pieces>
 __device__ __forceinline__ void row_step(DecodeShared& s, std::uint32_t width, float epsilon,
                                          const RowStep& step) {
   const std::uint32_t thread = thread_index();
   const std::uint32_t first = thread * 4;
   constexpr std::uint32_t kStride = kThreads * 4;
-  float4 r[kRowVectors], v[kRowVectors];
+  float4 r[kRowVectors], v[kRowVectors], weights[kRowVectors], next[kRowVectors];
   float squares = 0;
-#pragma unroll 1
-  for (std::uint32_t i = 0, col = first; col < width; ++i, col += kStride) {
-    r[i] = load4(step.in + col);
-    if (!step.adds) continue;
-    prefetch(step.weight + col);
-    if (step.next != nullptr) prefetch(step.next + col);
-    PartSum<Pieces, float4, 8> parts;
-    parts.issue(step.branch, step.branch_row, col);
-    v[i] = parts.total(step.branch, step.branch_row, col);
-    squares += square_sum(v[i]);
+#pragma unroll
+  for (int i = 0; i < kRowVectors; ++i) {
+    const std::uint32_t col = first + i * kStride;
+    load_if(col < width, step.in + col, r[i]);
+    clear(v[i]);
   }
   if (step.adds) {
-    const float norm = rsqrtf(block_sum(s, squares) / static_cast<float>(width) + epsilon);
-#pragma unroll 1
-    for (std::uint32_t i = 0, col = first; col < width; ++i, col += kStride) {
-      const float4 w = __ldg(reinterpret_cast<const float4*>(step.weight + col));
+    add_parts<Pieces, kRowVectors, kStride>(step.branch, step.branch_row, first, width, v);
+#pragma unroll
+    for (int i = 0; i < kRowVectors; ++i) squares += square_sum(v[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < kRowVectors; ++i) {
+    const std::uint32_t col = first + i * kStride;
+    load_if(step.adds && col < width, step.weight + col, weights[i]);
+    load_if(step.next != nullptr && col < width, step.next + col, next[i]);
+  }
+  if (step.adds) {
+    const float norm = rsqrtf(block_sum(s, step.place, squares) / static_cast<float>(width) + epsilon);
+#pragma unroll
+    for (int i = 0; i < kRowVectors; ++i) {
+      const std::uint32_t col = first + i * kStride;
+      if (col >= width) continue;
+      const float4 w = weights[i];
       r[i].x = (r[i].x + v[i].x * norm * w.x) * step.scale;
       r[i].y = (r[i].y + v[i].y * norm * w.y) * step.scale;
       r[i].z = (r[i].z + v[i].z * norm * w.z) * step.scale;
@@ -59,19 +93,18 @@ __device__ __forceinline__ void row_step(DecodeShared& s, std::uint32_t width, f
   }
   if (step.next == nullptr) return;
   squares = 0;
-#pragma unroll 1
-  for (std::uint32_t i = 0, col = first; col < width; ++i, col += kStride) squares += square_sum(r[i]);
-  const float norm = rsqrtf(block_sum(s, squares) / static_cast<float>(width) + epsilon);
+#pragma unroll
+  for (int i = 0; i < kRowVectors; ++i) squares += square_sum(r[i]);
+  const float norm = rsqrtf(block_sum(s, step.place + 1, squares) / static_cast<float>(width) + epsilon);
   // To the end of the last chunk, in whole groups of eight lanes.
-#pragma unroll 1
-  for (std::uint32_t i = 0, col = first; col - (thread & 7u) * 4 < (width + 63) / 64 * 64;
-       ++i, col += kStride) {
-    float4 y = make_float4(0, 0, 0, 0);
-    if (col < width) {
-      const float4 w = __ldg(reinterpret_cast<const float4*>(step.next + col));
-      y = make_float4(r[i].x * norm * w.x, r[i].y * norm * w.y, r[i].z * norm * w.z, r[i].w * norm * w.w);
-      if (step.plain != nullptr) *reinterpret_cast<float4*>(step.plain + col) = y;
-    }
+#pragma unroll
+  for (int i = 0; i < kRowVectors; ++i) {
+    const std::uint32_t col = first + i * kStride;
+    if (col - (thread & 7u) * 4 >= (width + 63) / 64 * 64) break;
+    const float4 w = next[i];
+    const float4 y =
+        make_float4(r[i].x * norm * w.x, r[i].y * norm * w.y, r[i].z * norm * w.z, r[i].w * norm * w.w);
+    if (col < width && step.plain != nullptr) *reinterpret_cast<float4*>(step.plain + col) = y;
     if (step.makes_operand) store_operand(step.operand, step.operand_row, col, y, step.up);
   }
 }

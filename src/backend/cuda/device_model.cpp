@@ -193,7 +193,11 @@ void DeviceModel::make_tables(cudaStream_t stream) {
   }
   const PackedMatrix* const head[] = {&table};
   host_ops.push_back(make_op(head, g_.hidden, limits_));
-  for (const DecodeOp& op : host_ops) {
+  for (DecodeOp& op : host_ops) {
+    const DecodeCut cut = {op.chunks, op.parts};
+    const auto known = std::find(cuts.begin(), cuts.end(), cut);
+    op.cut = static_cast<std::uint8_t>(known - cuts.begin());
+    if (known == cuts.end()) cuts.push_back(cut);
     const std::uint32_t part_chunks = (std::uint32_t{op.chunks} + op.parts - 1) / op.parts;
     sizes.most_part_chunks = std::max(sizes.most_part_chunks, part_chunks);
     for (std::size_t i = 0; i < std::size(op.data); ++i) {
@@ -204,6 +208,8 @@ void DeviceModel::make_tables(cudaStream_t stream) {
     }
   }
   sizes.most_parts = most_parts();
+  if (cuts.size() > kMostCuts)
+    fail(ErrorCode::kRefused, "this model has products of more than {} widths", kMostCuts);
   if (sizes.most_parts > limits_.processors)
     fail(ErrorCode::kRefused, "this model needs a device with more than {} multiprocessors",
          limits_.processors);
@@ -241,6 +247,7 @@ void DeviceModel::describe(DecodeJob& job) const {
     job.frequencies[kind] = frequency_tables[kind].data();
     job.head_dims[kind] = head_dims[kind];
   }
+  std::copy(cuts.begin(), cuts.end(), job.cuts);
   job.output_norm = output_norm.data();
   job.output_up = output_up_;
 }

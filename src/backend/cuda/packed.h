@@ -29,9 +29,9 @@ enum class Format : std::uint8_t { kQ4, kQ8, kH16, kA4, kA8, kS8 };
 constexpr std::uint32_t kTileRows = 16;
 constexpr std::uint32_t kChunkCols = 64;
 
+// (A table would lie in the device's memory.)
 constexpr std::uint32_t chunk_bytes(Format format) {
-  constexpr std::uint32_t kBytes[] = {576, 1088, 2176, 768, 1280, 1280};
-  return kBytes[static_cast<int>(format)];
+  return format == Format::kQ4 ? 576 : format == Format::kQ8 ? 1088 : format == Format::kH16 ? 2176 : format == Format::kA4 ? 768 : 1280;
 }
 constexpr bool has_minima(Format format) {
   return format == Format::kA4 || format == Format::kA8;

@@ -47,13 +47,33 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
 __device__ __forceinline__ void group_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
-// Adds one, after all that this thread wrote; and reads, before all that it reads from then on.
+// A warp tells the others of its block how far it is, after all that its lanes wrote; and waits until `Warps`
+// neighbouring ones are as far.
+__device__ __forceinline__ void publish(std::uint32_t* progress, std::uint32_t value) {
+  __threadfence_block();
+  __syncwarp();
+  if (thread_index() % 32 == 0) *static_cast<volatile std::uint32_t*>(progress) = value;
+}
+template <int Warps>
+__device__ __forceinline__ void wait_for(const std::uint32_t* progress, std::uint32_t value) {
+  if (thread_index() % 32 < Warps) {
+    const volatile std::uint32_t* p = progress + thread_index() % 32;
+    while (static_cast<std::int32_t>(*p - value) < 0) {
+    }
+  }
+  __syncwarp();
+  __threadfence_block();
+}
+// Adds one, after all that this thread wrote.
 __device__ __forceinline__ void add_release(unsigned* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
-__device__ __forceinline__ unsigned load_acquire(const unsigned* counter) {
+// As the second-level cache has it, where all that was written before an add_release() is by then. To acquire
+// formally would empty the first-level cache, with the registers that a long kernel keeps there: whoever has
+// waited reads what others wrote past that cache (load_if, __ldcg).
+__device__ __forceinline__ unsigned load_counter(const unsigned* counter) {
   unsigned seen = 0;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
   return seen;
 }
 
@@ -68,6 +88,14 @@ __device__ __forceinline__ void load_if(bool wanted, const float* p, float& v) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\nmov.f32 %0, 0f00000000;\n@p ld.global.cg.f32 %0, [%1];\n}"
       : "=f"(v)
+      : "l"(p), "r"(static_cast<unsigned>(wanted))
+      : "memory");
+}
+__device__ __forceinline__ void load_if(bool wanted, const float2* p, float2& v) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\nmov.f32 %0, 0f00000000;\nmov.f32 %1, 0f00000000;\n"
+      "@p ld.global.cg.v2.f32 {%0, %1}, [%2];\n}"
+      : "=f"(v.x), "=f"(v.y)
       : "l"(p), "r"(static_cast<unsigned>(wanted))
       : "memory");
 }
@@ -114,12 +142,14 @@ __device__ __forceinline__ void slots_ready() {
 __device__ __forceinline__ void slot_copy(std::uint64_t* barrier, void* to, const void* from,
                                           std::uint32_t bytes) {
   const unsigned address = shared_address(barrier);
+  std::uint64_t once;  // what is read once a round shall not push everything else out of the cache
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
                : "memory");
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          shared_address(to)),
-      "l"(from), "r"(bytes), "r"(address)
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
+      "%4;" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(address), "l"(once)
       : "memory");
 }
 __device__ __forceinline__ void slot_wait(std::uint64_t* barrier, unsigned parity) {

@@ -25,10 +25,21 @@ T& block_shared() {
 inline void group_sync(int barrier, int threads) {
   emulation::block_barrier(barrier, static_cast<unsigned>(threads));
 }
+inline void publish(std::uint32_t* progress, std::uint32_t value) {
+  __syncwarp();
+  if (thread_index() % 32 == 0) *progress = value;
+}
+template <int Warps>
+void wait_for(const std::uint32_t* progress, std::uint32_t value) {
+  if (thread_index() % 32 < Warps) {
+    while (static_cast<std::int32_t>(progress[thread_index() % 32] - value) < 0) emulation::give_way();
+  }
+  __syncwarp();
+}
 inline void add_release(unsigned* counter) {
   ++*counter;
 }
-inline unsigned load_acquire(const unsigned* counter) {
+inline unsigned load_counter(const unsigned* counter) {
   const unsigned seen = *counter;
   emulation::give_way();
   return seen;
@@ -37,6 +48,9 @@ inline unsigned load_acquire(const unsigned* counter) {
 inline void prefetch(const void*) {}
 inline void load_if(bool wanted, const float* p, float& v) {
   v = wanted ? *p : 0.0f;
+}
+inline void load_if(bool wanted, const float2* p, float2& v) {
+  v = wanted ? *p : make_float2(0, 0);
 }
 inline void load_if(bool wanted, const float* p, float4& v) {
   v = wanted ? *reinterpret_cast<const float4*>(p) : make_float4(0, 0, 0, 0);

@@ -58,7 +58,7 @@ class Bench {
     for (std::uint32_t i = 0; i < o_.repeat; ++i) {
       restore(cache, depth, depth + tokens);
       const double start = now();
-      fill(*cache, tokens, true);
+      fill(*cache, tokens);
       times.push_back(now() - start);
     }
     Line line{"prompt", tokens, depth, 1, median(times)};
@@ -131,12 +131,13 @@ class Bench {
     fill(*cache, depth);
   }
 
-  void fill(KvCache& cache, std::uint32_t tokens, bool logits = false) {
+  // Ends when the last round has: a backend may still be at work on one that asked for nothing.
+  void fill(KvCache& cache, std::uint32_t tokens) {
     for (std::uint32_t at = 0; at < tokens;) {
       const std::uint32_t rows = std::min({o_.model.chunk_on(*backend_), tokens - at, cache.plan().max_span});
       std::vector<std::int32_t> ids(rows);
       for (std::int32_t& id : ids) id = any_token();
-      const bool last = logits && at + rows == tokens;
+      const bool last = at + rows == tokens;
       const Span span[] = {
           {&cache, ids, {}, last ? Wanted::kLast : Wanted::kNothing, Wanted::kNothing, true}};
       run_round(*backend_, model_->geometry().layers.size(), span);
@@ -144,10 +145,9 @@ class Bench {
     }
   }
 
-  // Matrices of all layers and the head, each read once a round. (The table is the head; single rows of it as
-  // input.)
+  // Matrices of all layers and the head as the file has them, each read once a round. (The table is the head;
+  // single rows of it as input. What a backend keeps may be more: matrices a second time for prompts.)
   double weight_bytes() const {
-    if (const auto bytes = backend_->weight_bytes()) return static_cast<double>(*bytes);
     double sum = 0;
     for (const TensorView& t : model_->checkpoint().tensors()) sum += static_cast<double>(t.bytes.size());
     return sum;

@@ -242,6 +242,7 @@ struct Round {
 
   // One product and what comes before it, which begins by waiting for the blocks to end the step before.
   __device__ __forceinline__ void step(const DecodeJob& job, std::uint32_t o) {
+    if (job.whole) plan_pieces<Pieces>(s, ops);  // while the others end the step before
     const std::uint32_t l = o / kOpsOfLayer;
     const bool is_head = o == job.layer_count * kOpsOfLayer;
     const std::uint32_t which = is_head ? 4 : o % kOpsOfLayer;
@@ -344,7 +345,6 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
   std::uint8_t* rings = dynamic + (op_words * 16 + 127) / 128 * 128;
   std::uint8_t* region = rings + kWarps * job.slots * job.slot_bytes;
   if (threadIdx.x % 32 == 0) {
-    shared.readers[warp] = {0, 0, 0};
     shared.tiles_done[warp] = 0;
 #if __CUDA_ARCH__ >= 900
 #pragma unroll 1
@@ -354,7 +354,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
   }
   if (threadIdx.x < kMostCuts) shared.cuts[threadIdx.x] = cut_here<Pieces>(job.cuts[threadIdx.x]);
   __syncthreads();  // the products and rows are there
-  Cursor<Pieces>{shared, ops, rings}.start();
+  request_first<Pieces>(shared, ops, rings);
   Round<Pieces> round = {
       shared, largest, ops, rings, region, reinterpret_cast<float*>(region + job.reduce_at), 0};
   round.run();
@@ -377,7 +377,9 @@ void start(const DecodeJob& job, std::size_t shared, const DecodeLimits& limits,
 constexpr std::size_t kDeclared = sizeof(DecodeShared) + sizeof(float) * kTeams * kTeamWarps + 256;
 // What a launch takes if it can: the rest of the memory is the first-level cache, which has to hold what does
 // not fit the registers. 227 KB were 5 % slower.
-constexpr std::uint32_t kPreferred = 164 * 1024 - kDeclared;
+constexpr std::uint32_t preferred_bytes(std::uint32_t rows) {
+  return (rows <= 4 ? 164 : 196) * 1024 - static_cast<std::uint32_t>(kDeclared);
+}
 constexpr std::uint32_t kAmple = 128 * 1024;  // less is short of memory
 
 // Bytes that attention needs for layers of that shape, when a unit takes up to so many heads.
@@ -417,12 +419,11 @@ DecodeLimits DecodeLimits::of(int device) {
   return limits;
 }
 
-// Eight rows of a part, at four bytes a value, take two fifths of the memory, or two ninths where the rest
-// would not hold the weights under way.
+// Eight rows of a part, at four bytes a value, take 64 KB, or two ninths of the memory where the rest would not
+// hold the weights under way.
 std::uint32_t DecodeLimits::longest_part() const {
-  const std::uint32_t bytes =
-      shared_bytes >= kAmple ? std::min(shared_bytes, kPreferred) * 2 / 5 : shared_bytes * 2 / 9;
-  return std::max(256u, bytes / 32 / kChunkCols * kChunkCols);
+  if (shared_bytes >= kAmple) return 2048;
+  return std::max(256u, shared_bytes * 2 / 9 / 32 / kChunkCols * kChunkCols);
 }
 
 std::uint32_t DecodeLimits::parts_of(std::uint32_t cols) const {
@@ -467,7 +468,7 @@ std::optional<DecodeLayout> decode_layout(const DecodeLimits& limits, const Deco
         for (const HeadShape& s : sizes.shapes)
           region = std::max(region, attention_bytes(s, layout.most_heads));
         region = align(region);
-        for (const std::size_t room : {std::min<std::size_t>(shared, kPreferred), shared}) {
+        for (const std::size_t room : {std::min<std::size_t>(shared, preferred_bytes(rows)), shared}) {
           if (region + ops + least_slots * ring > room) continue;
           layout.region_bytes = static_cast<std::uint32_t>(region);
           layout.reduce_at = static_cast<std::uint32_t>(region - reduce);

@@ -15,29 +15,28 @@ constexpr int kRowVectors = kWidestRow / (4 * kThreads);  // float4 a thread
 
 constexpr std::uint32_t kCachedRows = 64;  // whose infos are kept in shared memory
 
-// The weights that a warp asks for next: three pieces of 16 bytes, as they are needed together.
+// A piece of weights that a warp will ask for; a lane knows one of the next 32. Address and length, both whole
+// times 16 bytes, share a word.
+struct Piece {
+  std::uint64_t word = 0;  // 0: there are no more
+
+  static __device__ __forceinline__ Piece of(const std::uint8_t* from, std::uint32_t bytes) {
+    return {reinterpret_cast<std::uint64_t>(from) << 8 | bytes / 16};
+  }
+  __device__ __forceinline__ const std::uint8_t* from() const {
+    return reinterpret_cast<const std::uint8_t*>(word >> 12 << 4);
+  }
+  __device__ __forceinline__ std::uint32_t bytes() const { return static_cast<std::uint32_t>(word & 0xfff) * 16; }
+};
+// The first piece that no lane knows: of the tile at hand, of a product's pass.
 struct CursorState {
-  struct alignas(16) Next {
-    const std::uint8_t* from;  // the next chunk
-    std::uint32_t left;        // chunks of the tile's slice that are still to be asked for; 0: that was all
-    std::uint16_t at_once;     // chunks of a slot
-    std::uint16_t unit;        // bytes of a chunk
-  } next;
-  struct alignas(16) Tile {
-    const std::uint8_t* slice;  // this warp's of the tile at hand
-    std::uint32_t stride;       // from a tile of this warp's to the next
-    std::uint16_t count;        // chunks of the slice
-    std::uint16_t workers;      // tiles from a tile of this warp's to the next
-  } tile;
-  struct alignas(16) Place {
-    std::uint32_t tile, limit;  // limit: one past the last tile of the matrix at hand
-    std::uint32_t op, pass;
-  } place;
+  std::uint32_t op, pass, tile, piece;
 };
 // What it reads next.
 struct ReaderState {
   std::uint32_t slot, parity;
   std::uint32_t tiles;  // that were multiplied so far (of few rows)
+  std::uint32_t next;   // of Pieces, to ask for
 };
 
 // What a block multiplies of a matrix that is cut so.
@@ -59,6 +58,7 @@ struct UnitPlan {
 };
 
 struct DecodeShared {
+  Piece pieces[kWarps][32];
   CursorState cursors[kWarps];
   ReaderState readers[kWarps];
   std::uint32_t tiles_done[kWarps];  // whose sums of this warp lie where slices meet

@@ -184,135 +184,153 @@ __device__ __forceinline__ std::uint32_t chunks_of_slot(Format format, std::uint
   return slot_bytes >= 4 * chunk ? 4 : slot_bytes >= 2 * chunk ? 2 : 1;
 }
 
-// The pieces of weights that a warp asks for, in the order in which it will multiply them. Its state lies in
-// shared memory, so that the loops that multiply have the registers to themselves; lane 0 goes through it.
+// Skips products of which this warp has no share, from pass `c.pass` of product `c.op` on.
 template <int Pieces>
-struct Cursor {
-  DecodeShared& s;
-  const DecodeOp* ops;
-  std::uint8_t* rings;
-
-  __device__ __forceinline__ static std::uint32_t lane() { return thread_index() % 32; }
-  __device__ __forceinline__ static std::uint32_t warp() { return thread_index() / 32; }
-
-  __device__ __forceinline__ std::uint8_t* ring() const {
-    return rings + warp() * s.job.slots * s.job.slot_bytes;
-  }
-
-  // The round's first copies.
-  __device__ __forceinline__ void start() const {
-    CursorState& c = s.cursors[warp()];
-    if (lane() == 0) {
-      c.place.op = s.job.first_op;
-      c.place.pass = 0;
-      open(c);
-    }
-    __syncwarp();
+__device__ __forceinline__ void open_product(const DecodeShared& s, const DecodeOp* ops, CursorState& c) {
+  constexpr std::uint32_t kRows = 8 * Pieces;
+  const std::uint32_t head = s.job.layer_count * kOpsOfLayer;
 #pragma unroll 1
-    for (std::uint32_t i = 0; i < s.job.slots; ++i)
-      request(ring() + i * s.job.slot_bytes, s.barriers[warp()] + i);
+  for (; c.op < s.job.end_products; ++c.op, c.pass = 0) {
+    const std::uint32_t rows = c.op == head ? s.job.logit_count : s.job.row_count;
+    const MyPart part = my_part<Pieces>(s, ops[c.op]);
+    if (part.worker >= part.workers || part.begin >= part.end || part.worker >= ops[c.op].tiles_end[2] ||
+        c.pass * kRows >= rows)
+      continue;
+    c.tile = part.worker;
+    c.piece = 0;
+    return;
   }
+}
 
-  // Starts the next copy into a slot; nothing when there is no more.
-  __device__ __forceinline__ void request(std::uint8_t* slot, std::uint64_t* barrier) const {
-    CursorState& c = s.cursors[warp()];
-#if __CUDA_ARCH__ >= 900
-    if (lane() != 0) return;
-#endif
-    const CursorState::Next next = c.next;
-    const CursorState::Tile tile = c.tile;
-    const CursorState::Place place = c.place;
-    const std::uint32_t n = min(std::uint32_t{next.at_once}, next.left);
-#if __CUDA_ARCH__ >= 900
-    if (n == 0) return;
-    slot_copy(barrier, slot, next.from, n * next.unit);
-    advance(c, next, tile, place, n);
-#else
-    static_cast<void>(barrier);
+// Finds the pieces of weights that the warp will multiply after those that its lanes know, so that these are
+// 32 again: all lanes at once, as the loops that multiply have no time for it.
+template <int Pieces>
+__device__ __noinline__ void plan_pieces(DecodeShared& s, const DecodeOp* ops) {
+  const std::uint32_t warp = thread_index() / 32;
+  const std::uint32_t lane = thread_index() % 32;
+  const std::uint32_t next = s.readers[warp].next;
+  if (next == 0) return;
+  Piece mine = s.pieces[warp][(lane + next) % 32];
+  CursorState c = s.cursors[warp];
+  __syncwarp();
+  std::uint32_t known = 32 - next;
+  if (lane >= known) mine = {};
 #pragma unroll 1
-    for (std::uint32_t i = lane() * 16; i < n * next.unit; i += 512) copy16(slot + i, next.from + i);
-    __syncwarp();
-    if (n > 0 && lane() == 0) advance(c, next, tile, place, n);
-    __syncwarp();
-    copies_commit();
-#endif
-  }
-
- private:
-  // After n chunks were asked for.
-  __device__ __forceinline__ void advance(CursorState& c, CursorState::Next next, CursorState::Tile tile,
-                                          CursorState::Place place, std::uint32_t n) const {
-    next.from += n * next.unit;
-    next.left -= n;
-    if (next.left == 0) {
-      place.tile += tile.workers;
-      c.place.tile = place.tile;
-      if (place.tile >= place.limit) return next_matrix(c);
-      tile.slice += tile.stride;
-      c.tile.slice = tile.slice;
-      next.from = tile.slice;
-      next.left = tile.count;
-    }
-    c.next = next;
-  }
-  // Rarely: a function that is called, not in the loops' way.
-  __device__ __noinline__ void next_matrix(CursorState& c) const {
-    const DecodeOp& o = ops[c.place.op];
-    if (c.place.tile < o.tiles_end[2]) return seek(c, o, my_part<Pieces>(s, o));
-    ++c.place.pass;
-    open(c);
-  }
-  // To the pass of the product at hand, or the next product of which this warp has a share.
-  __device__ __forceinline__ void open(CursorState& c) const {
-    constexpr std::uint32_t kRows = 8 * Pieces;
-    const std::uint32_t head = s.job.layer_count * kOpsOfLayer;
-    std::uint32_t op = c.place.op;
-    std::uint32_t pass = c.place.pass;
-#pragma unroll 1
-    for (; op < s.job.end_products; ++op, pass = 0) {
-      const DecodeOp& o = ops[op];
-      const std::uint32_t rows = op == head ? s.job.logit_count : s.job.row_count;
-      const MyPart part = my_part<Pieces>(s, o);
-      if (part.worker >= part.workers || part.begin >= part.end || part.worker >= o.tiles_end[2] ||
-          pass * kRows >= rows)
-        continue;
-      c.place = {part.worker, 0, op, pass};
-      return seek(c, o, part);
-    }
-    c.next.left = 0;
-  }
-  // To this warp's slice of the tile.
-  __device__ __forceinline__ void seek(CursorState& c, const DecodeOp& o, const MyPart& part) const {
-    const std::uint32_t tile = c.place.tile;
-    const bool is_first = tile < o.tiles_end[0];
-    const int which = is_first ? 0 : tile < o.tiles_end[1] ? 1 : 2;
+  while (known < 32 && c.op < s.job.end_products) {
+    const DecodeOp& o = ops[c.op];
+    const MyPart part = my_part<Pieces>(s, o);
+    const std::uint32_t count = part.end - part.begin;
+    const bool is_first = c.tile < o.tiles_end[0];
+    const int which = is_first ? 0 : c.tile < o.tiles_end[1] ? 1 : 2;
     const std::uint32_t first = is_first ? 0u : o.tiles_end[which - 1];
     const Format format = static_cast<Format>(o.format[which]);
     const std::uint32_t unit = chunk_bytes(format);
-    const std::uint32_t count = part.end - part.begin;
-    const std::uint8_t* slice = o.data[which] + (std::uint64_t{tile - first} * o.chunks + part.begin) * unit;
-    c.place.limit = o.tiles_end[which];
-    c.tile = {slice, part.workers * o.chunks * unit, static_cast<std::uint16_t>(count),
-              static_cast<std::uint16_t>(part.workers)};
-    c.next = {slice, count, static_cast<std::uint16_t>(chunks_of_slot(format, s.job.slot_bytes)),
-              static_cast<std::uint16_t>(unit)};
+    const std::uint32_t at_once = chunks_of_slot(format, s.job.slot_bytes);
+    const std::uint32_t of_tile = (count + at_once - 1) / at_once;  // pieces; at_once is a power of two
+    // Numbers this small are divided exactly so.
+    const float tiles_of_piece = 1.0f / static_cast<float>(of_tile);
+    const auto tiles_of = [&](std::uint32_t pieces) {
+      return static_cast<std::uint32_t>((static_cast<float>(pieces) + 0.5f) * tiles_of_piece);
+    };
+    const std::uint32_t i = c.piece + lane - known;
+    const std::uint32_t tile = c.tile + tiles_of(i) * part.workers;
+    const bool found = lane >= known && tile < o.tiles_end[which];
+    if (found) {
+      const std::uint32_t chunk = (i - tiles_of(i) * of_tile) * at_once;
+      mine = Piece::of(o.data[which] + (std::uint64_t{tile - first} * o.chunks + part.begin + chunk) * unit,
+                       min(at_once, count - chunk) * unit);
+    }
+    const std::uint32_t all = c.piece + static_cast<std::uint32_t>(__popc(__ballot_sync(~0u, found)));
+    known += all - c.piece;
+    c.tile += tiles_of(all) * part.workers;
+    c.piece = all - tiles_of(all) * of_tile;
+    if (c.tile >= o.tiles_end[2]) {
+      ++c.pass;
+      open_product<Pieces>(s, ops, c);
+    }
   }
-};
+  s.pieces[warp][lane] = mine;
+  __syncwarp();
+  if (lane == 0) {
+    s.cursors[warp] = c;
+    s.readers[warp].next = 0;
+  }
+  __syncwarp();
+}
+
+// Starts the copy of the next piece, which lane `next` knows, into a slot; nothing when there is no more.
+__device__ __forceinline__ void request(const Piece& known, std::uint32_t next, std::uint8_t* slot,
+                                        std::uint64_t* barrier) {
+  const std::uint32_t lane = thread_index() % 32;
+#if __CUDA_ARCH__ >= 900
+  if (lane == next && known.word != 0) slot_copy(barrier, slot, known.from(), known.bytes());
+#else
+  static_cast<void>(barrier);
+  const Piece piece = {__shfl_sync(~0u, known.word, static_cast<int>(next))};
+#pragma unroll 1
+  for (std::uint32_t i = lane * 16; i < piece.bytes(); i += 512) copy16(slot + i, piece.from() + i);
+  copies_commit();
+#endif
+}
+
+// The ring of a warp.
+__device__ __forceinline__ std::uint8_t* ring_of(const DecodeJob& job, std::uint8_t* rings,
+                                                 std::uint32_t warp) {
+  return rings + warp * job.slots * job.slot_bytes;
+}
+
+// The round's first copies.
+template <int Pieces>
+__device__ __forceinline__ void request_first(DecodeShared& s, const DecodeOp* ops, std::uint8_t* rings) {
+  const std::uint32_t warp = thread_index() / 32;
+  const std::uint32_t lane = thread_index() % 32;
+  if (lane == 0) {
+    CursorState c = {s.job.first_op, 0, 0, 0};
+    open_product<Pieces>(s, ops, c);
+    s.cursors[warp] = c;
+    s.readers[warp] = {0, 0, 0, 32};
+  }
+  s.pieces[warp][lane] = {};
+  __syncwarp();
+  plan_pieces<Pieces>(s, ops);
+  const Piece known = s.pieces[warp][lane];
+#pragma unroll 1
+  for (std::uint32_t i = 0; i < s.job.slots; ++i)
+    request(known, i, ring_of(s.job, rings, warp) + i * s.job.slot_bytes, s.barriers[warp] + i);
+  if (lane == 0) s.readers[warp].next = s.job.slots;
+  __syncwarp();
+}
 
 // What a warp reads from its ring.
 struct Reader {
   std::uint32_t slot;
   unsigned parity;
   std::uint32_t tiles;
+  Piece known;         // by this lane
+  std::uint32_t next_piece;
 
   __device__ __forceinline__ explicit Reader(const DecodeShared& s) {
     const ReaderState& state = s.readers[thread_index() / 32];
     slot = state.slot;
     parity = state.parity;
     tiles = state.tiles;
+    next_piece = state.next;
+    known = s.pieces[thread_index() / 32][thread_index() % 32];
+  }
+  // For the next piece of weights.
+  template <int Pieces>
+  __device__ __forceinline__ void ask(DecodeShared& s, const DecodeOp* ops, std::uint8_t* slot_at,
+                                      std::uint64_t* barrier) {
+    if (next_piece == 32) {
+      leave(s);
+      plan_pieces<Pieces>(s, ops);
+      known = s.pieces[thread_index() / 32][thread_index() % 32];
+      next_piece = 0;
+    }
+    request(known, next_piece++, slot_at, barrier);
   }
   __device__ __forceinline__ void leave(DecodeShared& s) const {
-    s.readers[thread_index() / 32] = {slot, parity, tiles};
+    if (thread_index() % 32 == 0) s.readers[thread_index() / 32] = {slot, parity, tiles, next_piece};
     __syncwarp();
   }
   __device__ __forceinline__ void wait(std::uint64_t* barriers, std::uint32_t slots) const {
@@ -516,7 +534,7 @@ struct Share {
 // Tiles `tile`, tile + workers, … below `end` of one matrix with `matrix_rows` rows; `first`: its first tile.
 // Gives the tile after the last. `Few`: of up to four rows.
 template <Format F, int Tiles, bool Few>
-__device__ __forceinline__ std::uint32_t multiply_tiles(const Cursor<Tiles>& cursor, Reader& reader,
+__device__ __forceinline__ std::uint32_t multiply_tiles(DecodeShared& s, const DecodeOp* ops, Reader& reader,
                                                         const Share<Tiles>& my, std::uint32_t tile,
                                                         std::uint32_t workers, std::uint32_t first,
                                                         std::uint32_t end, std::uint32_t matrix_rows,
@@ -558,7 +576,7 @@ __device__ __forceinline__ std::uint32_t multiply_tiles(const Cursor<Tiles>& cur
         }
       }
       __syncwarp();
-      cursor.request(slot, my.barriers + reader.slot);
+      reader.ask<Tiles>(s, ops, slot, my.barriers + reader.slot);
       reader.next(my.slots);
     }
 #pragma unroll
@@ -592,9 +610,9 @@ __device__ __forceinline__ std::uint32_t multiply_tiles(const Cursor<Tiles>& cur
         mine[0] = sum[0][0];
         mine[8] = sum[0][1];
       }
-      publish(cursor.s.tiles_done + my.warp, reader.tiles);
+      publish(s.tiles_done + my.warp, reader.tiles);
       if (turn != my.warp % kGroupWarps) continue;
-      wait_for<kGroupWarps>(cursor.s.tiles_done + my.group * kGroupWarps, reader.tiles);
+      wait_for<kGroupWarps>(s.tiles_done + my.group * kGroupWarps, reader.tiles);
 #pragma unroll 1
       for (std::uint32_t i = lane; i < size; i += 32) {
         const float v = (all[i] + all[size + i]) + (all[2 * size + i] + all[3 * size + i]);
@@ -667,8 +685,7 @@ __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::
     }
   }
   out += std::size_t{part.index} * out_rows * op.width;
-  const Cursor<Tiles> cursor = {s, ops, rings};
-  my.ring = cursor.ring();
+  my.ring = ring_of(s.job, rings, my.warp);
   Reader reader(s);
   unsigned flip = 0;
   std::uint32_t tile = part.worker;
@@ -679,27 +696,27 @@ __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::
     const std::uint32_t matrix_rows = op.rows[which];
     switch (static_cast<Format>(op.format[which])) {
       case Format::kQ4:
-        tile = multiply_tiles<Format::kQ4, Tiles, Few>(cursor, reader, my, tile, part.workers, first, end,
+        tile = multiply_tiles<Format::kQ4, Tiles, Few>(s, ops, reader, my, tile, part.workers, first, end,
                                                   matrix_rows, reduce, flip, out, op.width);
         break;
       case Format::kQ8:
-        tile = multiply_tiles<Format::kQ8, Tiles, Few>(cursor, reader, my, tile, part.workers, first, end,
+        tile = multiply_tiles<Format::kQ8, Tiles, Few>(s, ops, reader, my, tile, part.workers, first, end,
                                                   matrix_rows, reduce, flip, out, op.width);
         break;
       case Format::kH16:
-        tile = multiply_tiles<Format::kH16, Tiles, Few>(cursor, reader, my, tile, part.workers, first, end,
+        tile = multiply_tiles<Format::kH16, Tiles, Few>(s, ops, reader, my, tile, part.workers, first, end,
                                                    matrix_rows, reduce, flip, out, op.width);
         break;
       case Format::kA4:
-        tile = multiply_tiles<Format::kA4, Tiles, Few>(cursor, reader, my, tile, part.workers, first, end,
+        tile = multiply_tiles<Format::kA4, Tiles, Few>(s, ops, reader, my, tile, part.workers, first, end,
                                                   matrix_rows, reduce, flip, out, op.width);
         break;
       case Format::kA8:
-        tile = multiply_tiles<Format::kA8, Tiles, Few>(cursor, reader, my, tile, part.workers, first, end,
+        tile = multiply_tiles<Format::kA8, Tiles, Few>(s, ops, reader, my, tile, part.workers, first, end,
                                                   matrix_rows, reduce, flip, out, op.width);
         break;
       case Format::kS8:
-        tile = multiply_tiles<Format::kS8, Tiles, Few>(cursor, reader, my, tile, part.workers, first, end,
+        tile = multiply_tiles<Format::kS8, Tiles, Few>(s, ops, reader, my, tile, part.workers, first, end,
                                                   matrix_rows, reduce, flip, out, op.width);
         break;
     }

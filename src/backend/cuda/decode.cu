@@ -17,7 +17,6 @@ __device__ __noinline__ Made make_rows(DecodeShared& s, const DecodeOp* ops, std
                                        std::uint32_t o, unsigned target) {
   constexpr std::uint32_t kRows = 8 * Pieces;
   const DecodeJob& job = s.job;
-  grid_wait(job.barrier, target);
   const DecodeOp& op = ops[o];
   const bool final = o == job.layer_count * kOpsOfLayer;
   const bool closes = final || o % kOpsOfLayer == 0;  // the layer before
@@ -25,10 +24,16 @@ __device__ __noinline__ Made make_rows(DecodeShared& s, const DecodeOp* ops, std
   const DecodeLayer& before = s.layers[(o / kOpsOfLayer + 1) % 2];
   const bool adds = o > job.first_op && (job.phases & (closes ? kPhaseAddDown : kPhaseAddOut));
   const bool norms = job.phases & (final ? kPhaseFinal : closes ? kPhaseNormIn : kPhaseNormFfn);
-  if (!adds && !norms) return Made::kNothing;
   const bool named = final && norms;  // rows are those of `finals`
   const bool here = job.fused && norms && !final;
   RowStep step;
+  if (here) {
+    step.barrier = job.barrier;
+    step.target = target;
+  } else {
+    grid_wait(job.barrier, target);  // others may still read the operand that is made here
+  }
+  if (!adds && !norms) return Made::kNothing;
   step.branch = {job.branch, adds ? ops[o - 1].parts : 0u, job.row_count, job.hidden};
   step.weight = closes ? before.post_ffw_norm : layer.post_attention_norm;
   step.scale = closes ? before.scale : 1.0f;
@@ -59,6 +64,7 @@ __device__ __noinline__ Made make_rows(DecodeShared& s, const DecodeOp* ops, std
     }
     row_step<Pieces>(s, job.hidden, job.epsilon, step);
     step.place ^= 2;
+    step.barrier = nullptr;
   }
   return here ? Made::kHere : Made::kGlobally;
 }
@@ -85,13 +91,10 @@ struct Round {
     arrive(job);
     wait(job);
   }
-  // After rows were made: in shared memory for this block, or in global memory for all.
+  // After rows were made: in shared memory for this block, where product() waits for its threads, or in global
+  // memory for all.
   __device__ __forceinline__ void made(const DecodeJob& job, bool here) {
-    if (here) {
-      __syncthreads();
-    } else {
-      sync(job);
-    }
+    if (!here) sync(job);
   }
 
   __device__ __forceinline__ std::uint32_t rows_of(std::uint32_t total, std::uint32_t pass) const {
@@ -242,12 +245,12 @@ struct Round {
 
   // One product and what comes before it, which begins by waiting for the blocks to end the step before.
   __device__ __forceinline__ void step(const DecodeJob& job, std::uint32_t o) {
-    if (job.whole) plan_pieces<Pieces>(s, ops);  // while the others end the step before
     const std::uint32_t l = o / kOpsOfLayer;
     const bool is_head = o == job.layer_count * kOpsOfLayer;
     const std::uint32_t which = is_head ? 4 : o % kOpsOfLayer;
     const DecodeLayer& layer = s.layers[l % 2];
     bool here = job.fused;  // the operand
+    if (job.whole) plan_pieces<Pieces>(s, ops, 14);  // while the others end the step before
     if (which == 1) {
       here = heads(job, o, l, layer);
     } else if (which == 3) {
@@ -274,10 +277,8 @@ struct Round {
       if (is_head) {
         fill_scales(x, kOwnSlices, job.output_up);
         operand_from_rows(job.final_rows, job.logit_rows, pass * kRows, job.hidden, x, job.output_up);
-        __syncthreads();
       } else if (!here) {
         load_operand(global_operand<Pieces>(job, op, pass, count), x, kOwnSlices);
-        __syncthreads();
       }
       const std::uint32_t out_rows = is_head ? count : total;
       const std::uint32_t first_row = is_head ? 0 : pass * kRows;
@@ -295,7 +296,7 @@ struct Round {
         sync(job);
         finish_logits(job, op, count, pass);
         if ((pass + 1) * kRows < total) sync(job);
-      } else {
+      } else if ((pass + 1) * kRows < total) {
         __syncthreads();  // before the next operand
       }
     }
@@ -345,7 +346,6 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
   std::uint8_t* rings = dynamic + (op_words * 16 + 127) / 128 * 128;
   std::uint8_t* region = rings + kWarps * job.slots * job.slot_bytes;
   if (threadIdx.x % 32 == 0) {
-    shared.tiles_done[warp] = 0;
 #if __CUDA_ARCH__ >= 900
 #pragma unroll 1
     for (std::uint32_t i = 0; i < job.slots; ++i) slot_init(shared.barriers[warp] + i);
@@ -449,9 +449,7 @@ std::optional<DecodeLayout> decode_layout(const DecodeLimits& limits, const Deco
   const std::size_t chunks = (sizes.most_part_chunks + layout.pieces - 1) / layout.pieces;
   const std::size_t operand =
       align(chunks * 4 * in_pass * 64 + chunks * 2 * pass_rows * 4 + kSlices * pass_rows * 4);
-  // Two places where slices meet, of up to four rows as many as slices.
-  const std::size_t places = std::max<std::size_t>(2 * in_pass, kSlices * std::min<std::size_t>(in_pass, 4));
-  const std::size_t reduce = layout.pieces < 4 ? places * kWarps * 16 * 4 : 0;
+  const std::size_t reduce = layout.pieces < 4 ? std::size_t{2} * kWarps * 16 * in_pass * 4 : 0;
   const std::size_t ops = align((std::size_t{layers} * kOpsOfLayer + 1) * sizeof(DecodeOp));
   const std::size_t shared = limits.shared_bytes;
   // As many chunks of weights a copy, as many heads at once, and as much of the first-level cache as leave

@@ -35,8 +35,7 @@ struct CursorState {
 // What it reads next.
 struct ReaderState {
   std::uint32_t slot, parity;
-  std::uint32_t tiles;  // that were multiplied so far (of few rows)
-  std::uint32_t next;   // of Pieces, to ask for
+  std::uint32_t next;  // of Pieces, to ask for
 };
 
 // What a block multiplies of a matrix that is cut so.
@@ -61,7 +60,6 @@ struct DecodeShared {
   Piece pieces[kWarps][32];
   CursorState cursors[kWarps];
   ReaderState readers[kWarps];
-  std::uint32_t tiles_done[kWarps];  // whose sums of this warp lie where slices meet
   DecodeJob job;
   CutHere cuts[kMostCuts];
   std::uint64_t barriers[kWarps][kMostSlots];

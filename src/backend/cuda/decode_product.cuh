@@ -203,13 +203,13 @@ __device__ __forceinline__ void open_product(const DecodeShared& s, const Decode
 }
 
 // Finds the pieces of weights that the warp will multiply after those that its lanes know, so that these are
-// 32 again: all lanes at once, as the loops that multiply have no time for it.
+// 32 again: all lanes at once, as the loops that multiply have no time for it. Not before `least` were used.
 template <int Pieces>
-__device__ __noinline__ void plan_pieces(DecodeShared& s, const DecodeOp* ops) {
+__device__ __noinline__ void plan_pieces(DecodeShared& s, const DecodeOp* ops, std::uint32_t least) {
   const std::uint32_t warp = thread_index() / 32;
   const std::uint32_t lane = thread_index() % 32;
   const std::uint32_t next = s.readers[warp].next;
-  if (next == 0) return;
+  if (next < least) return;
   Piece mine = s.pieces[warp][(lane + next) % 32];
   CursorState c = s.cursors[warp];
   __syncwarp();
@@ -220,10 +220,14 @@ __device__ __noinline__ void plan_pieces(DecodeShared& s, const DecodeOp* ops) {
     const DecodeOp& o = ops[c.op];
     const MyPart part = my_part<Pieces>(s, o);
     const std::uint32_t count = part.end - part.begin;
-    const bool is_first = c.tile < o.tiles_end[0];
-    const int which = is_first ? 0 : c.tile < o.tiles_end[1] ? 1 : 2;
-    const std::uint32_t first = is_first ? 0u : o.tiles_end[which - 1];
+    // Matrices of one format are gone through together.
+    const std::uint32_t end0 = o.tiles_end[0];
+    const std::uint32_t end1 = o.tiles_end[1];
+    const std::uint32_t end2 = o.tiles_end[2];
+    const int which = c.tile < end0 ? 0 : c.tile < end1 ? 1 : 2;
     const Format format = static_cast<Format>(o.format[which]);
+    const bool same = o.format[0] == o.format[1] && o.format[1] == o.format[2];
+    const std::uint32_t limit = same || which == 2 ? end2 : which == 0 ? end0 : end1;
     const std::uint32_t unit = chunk_bytes(format);
     const std::uint32_t at_once = chunks_of_slot(format, s.job.slot_bytes);
     const std::uint32_t of_tile = (count + at_once - 1) / at_once;  // pieces; at_once is a power of two
@@ -234,17 +238,19 @@ __device__ __noinline__ void plan_pieces(DecodeShared& s, const DecodeOp* ops) {
     };
     const std::uint32_t i = c.piece + lane - known;
     const std::uint32_t tile = c.tile + tiles_of(i) * part.workers;
-    const bool found = lane >= known && tile < o.tiles_end[which];
+    const bool found = lane >= known && tile < limit;
     if (found) {
       const std::uint32_t chunk = (i - tiles_of(i) * of_tile) * at_once;
-      mine = Piece::of(o.data[which] + (std::uint64_t{tile - first} * o.chunks + part.begin + chunk) * unit,
+      const std::uint8_t* data = tile < end0 ? o.data[0] : tile < end1 ? o.data[1] : o.data[2];
+      const std::uint32_t first = tile < end0 ? 0 : tile < end1 ? end0 : end1;
+      mine = Piece::of(data + (std::uint64_t{tile - first} * o.chunks + part.begin + chunk) * unit,
                        min(at_once, count - chunk) * unit);
     }
     const std::uint32_t all = c.piece + static_cast<std::uint32_t>(__popc(__ballot_sync(~0u, found)));
     known += all - c.piece;
     c.tile += tiles_of(all) * part.workers;
     c.piece = all - tiles_of(all) * of_tile;
-    if (c.tile >= o.tiles_end[2]) {
+    if (c.tile >= end2) {
       ++c.pass;
       open_product<Pieces>(s, ops, c);
     }
@@ -288,11 +294,11 @@ __device__ __forceinline__ void request_first(DecodeShared& s, const DecodeOp* o
     CursorState c = {s.job.first_op, 0, 0, 0};
     open_product<Pieces>(s, ops, c);
     s.cursors[warp] = c;
-    s.readers[warp] = {0, 0, 0, 32};
+    s.readers[warp] = {0, 0, 32};
   }
   s.pieces[warp][lane] = {};
   __syncwarp();
-  plan_pieces<Pieces>(s, ops);
+  plan_pieces<Pieces>(s, ops, 32);
   const Piece known = s.pieces[warp][lane];
 #pragma unroll 1
   for (std::uint32_t i = 0; i < s.job.slots; ++i)
@@ -305,7 +311,6 @@ __device__ __forceinline__ void request_first(DecodeShared& s, const DecodeOp* o
 struct Reader {
   std::uint32_t slot;
   unsigned parity;
-  std::uint32_t tiles;
   Piece known;         // by this lane
   std::uint32_t next_piece;
 
@@ -313,7 +318,6 @@ struct Reader {
     const ReaderState& state = s.readers[thread_index() / 32];
     slot = state.slot;
     parity = state.parity;
-    tiles = state.tiles;
     next_piece = state.next;
     known = s.pieces[thread_index() / 32][thread_index() % 32];
   }
@@ -323,14 +327,14 @@ struct Reader {
                                       std::uint64_t* barrier) {
     if (next_piece == 32) {
       leave(s);
-      plan_pieces<Pieces>(s, ops);
+      plan_pieces<Pieces>(s, ops, 32);
       known = s.pieces[thread_index() / 32][thread_index() % 32];
       next_piece = 0;
     }
     request(known, next_piece++, slot_at, barrier);
   }
   __device__ __forceinline__ void leave(DecodeShared& s) const {
-    if (thread_index() % 32 == 0) s.readers[thread_index() / 32] = {slot, parity, tiles, next_piece};
+    if (thread_index() % 32 == 0) s.readers[thread_index() / 32] = {slot, parity, next_piece};
     __syncwarp();
   }
   __device__ __forceinline__ void wait(std::uint64_t* barriers, std::uint32_t slots) const {
@@ -599,35 +603,15 @@ __device__ __forceinline__ std::uint32_t multiply_tiles(DecodeShared& s, const D
             out[std::size_t{my.first_row + row} * width + w + i / 2 * 8] = sum[n][i];
         }
       }
-    } else if constexpr (Few) {
-      // The warps of a group add up its tiles in turn. Whoever's turn it is waits for the others, and thereby
-      // knows that all tiles before are added up: a warp may be as many tiles ahead as there are places.
-      const std::uint32_t size = 16 * rows;
-      const std::uint32_t turn = reader.tiles++ % kGroupWarps;
-      float* all = reduce + (turn * kWarps + my.group * kGroupWarps) * size;
-      float* mine = all + my.warp % kGroupWarps * size + lane % 4 * 16 + lane / 4;
-      if (lane % 4 < rows) {
-        mine[0] = sum[0][0];
-        mine[8] = sum[0][1];
-      }
-      publish(s.tiles_done + my.warp, reader.tiles);
-      if (turn != my.warp % kGroupWarps) continue;
-      wait_for<kGroupWarps>(s.tiles_done + my.group * kGroupWarps, reader.tiles);
-#pragma unroll 1
-      for (std::uint32_t i = lane; i < size; i += 32) {
-        const float v = (all[i] + all[size + i]) + (all[2 * size + i] + all[3 * size + i]);
-        const std::uint32_t w = tile_row + i % 16;
-        if (w < matrix_rows) out[std::size_t{my.first_row + i / 16} * width + w] = v;
-      }
     } else {
       flip ^= 1;
       float* mine = reduce + (flip * kWarps + my.warp) * 16 * rows;
 #pragma unroll
       for (int n = 0; n < Tiles; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const std::uint32_t row = n * 8 + 2 * (lane % 4) + i % 2;
-          if (row < rows) mine[row * 16 + lane / 4 + i / 2 * 8] = sum[n][i];
+        for (int i = 0; i < 2 * kLaneRows; ++i) {
+          const std::uint32_t row = n * 8 + kLaneRows * (lane % 4) + i % kLaneRows;
+          if (row < rows) mine[row * 16 + lane / 4 + i / kLaneRows * 8] = sum[n][i];
         }
       }
       group_sync(1 + static_cast<int>(my.group), kGroupWarps * 32);
@@ -644,8 +628,8 @@ __device__ __forceinline__ std::uint32_t multiply_tiles(DecodeShared& s, const D
   return tile;
 }
 
-// One pass of product `o`: the operand in shared memory times all tiles of this block; out [parts *
-// Tiles][out_rows] [width], rows first_row .. of it. `reduce`: [2][warps][16 * rows]. A function of its own,
+// One pass of product `o`: the operand that the block's threads have written to shared memory times all tiles
+// of this block; out [parts * Tiles][out_rows] [width], rows first_row .. of it. `reduce`: [2][warps][16 * rows]. A function of its own,
 // so that its loops have the registers to themselves.
 template <int Tiles, bool Few>
 __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::uint8_t* rings,
@@ -671,6 +655,9 @@ __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::
   const std::uint32_t begin = part.begin;
   my.count = part.end - begin;
   my.sums = x.sums + (begin - part.chunk0) * 16 * Tiles + (Few ? 1 : 2) * (my.lane % 4);
+  my.ring = ring_of(s.job, rings, my.warp);
+  Reader reader(s);
+  __syncthreads();  // the operand is there
   const float* scales = x.scales + (part.slice - part.slice0) * x.pitch;
   const std::uint32_t* steps = x.steps + (begin - part.chunk0) * 4 * my.step_words + (my.lane % 4) * 4;
   // Columns of B without a row read the last one's; nobody reads their sums.
@@ -685,8 +672,6 @@ __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::
     }
   }
   out += std::size_t{part.index} * out_rows * op.width;
-  my.ring = ring_of(s.job, rings, my.warp);
-  Reader reader(s);
   unsigned flip = 0;
   std::uint32_t tile = part.worker;
 #pragma unroll 1

@@ -23,7 +23,9 @@ struct RowStep {
   Operand operand = {};
   std::uint32_t operand_row = 0;
   float* plain = nullptr;
-  std::uint32_t place = 0;  // of two sums over the block
+  std::uint32_t place = 0;     // of two sums over the block
+  unsigned* barrier = nullptr;  // of the grid, to be waited for before others' results are read
+  unsigned target = 0;
 };
 // Adds the parts of `Vectors` float4, `Stride` columns apart, in order.
 template <int Pieces, int Vectors, std::uint32_t Stride>
@@ -64,8 +66,11 @@ __device__ __forceinline__ void row_step(DecodeShared& s, std::uint32_t width, f
   for (int i = 0; i < kRowVectors; ++i) {
     const std::uint32_t col = first + i * kStride;
     load_if(col < width, step.in + col, r[i]);
+    if (step.adds && col < width) prefetch(step.weight + col);
+    if (step.next != nullptr && col < width) prefetch(step.next + col);
     clear(v[i]);
   }
+  if (step.barrier != nullptr) grid_wait(step.barrier, step.target);
   if (step.adds) {
     add_parts<Pieces, kRowVectors, kStride>(step.branch, step.branch_row, first, width, v);
 #pragma unroll

@@ -32,7 +32,10 @@ DecodeOp make_op(std::span<const PackedMatrix* const> matrices, std::uint32_t co
     op.width += m->rows;
     op.chunks = static_cast<std::uint16_t>(m->chunks);
   }
-  for (; count < 3; ++count) op.tiles_end[count] = tiles;
+  for (; count < 3; ++count) {
+    op.tiles_end[count] = tiles;
+    op.format[count] = op.format[count - 1];
+  }
   return op;
 }
 

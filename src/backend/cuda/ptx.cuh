@@ -47,23 +47,6 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
 __device__ __forceinline__ void group_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
-// A warp tells the others of its block how far it is, after all that its lanes wrote; and waits until `Warps`
-// neighbouring ones are as far.
-__device__ __forceinline__ void publish(std::uint32_t* progress, std::uint32_t value) {
-  __threadfence_block();
-  __syncwarp();
-  if (thread_index() % 32 == 0) *static_cast<volatile std::uint32_t*>(progress) = value;
-}
-template <int Warps>
-__device__ __forceinline__ void wait_for(const std::uint32_t* progress, std::uint32_t value) {
-  if (thread_index() % 32 < Warps) {
-    const volatile std::uint32_t* p = progress + thread_index() % 32;
-    while (static_cast<std::int32_t>(*p - value) < 0) {
-    }
-  }
-  __syncwarp();
-  __threadfence_block();
-}
 // Adds one, after all that this thread wrote.
 __device__ __forceinline__ void add_release(unsigned* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");

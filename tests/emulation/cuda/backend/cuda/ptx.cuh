@@ -25,17 +25,6 @@ T& block_shared() {
 inline void group_sync(int barrier, int threads) {
   emulation::block_barrier(barrier, static_cast<unsigned>(threads));
 }
-inline void publish(std::uint32_t* progress, std::uint32_t value) {
-  __syncwarp();
-  if (thread_index() % 32 == 0) *progress = value;
-}
-template <int Warps>
-void wait_for(const std::uint32_t* progress, std::uint32_t value) {
-  if (thread_index() % 32 < Warps) {
-    while (static_cast<std::int32_t>(progress[thread_index() % 32] - value) < 0) emulation::give_way();
-  }
-  __syncwarp();
-}
 inline void add_release(unsigned* counter) {
   ++*counter;
 }

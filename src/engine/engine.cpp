@@ -129,7 +129,9 @@ void Engine::keep_prompt(const Stream& stream, bool read, std::uint32_t rows) {
   PromptCache* const kept = options_.prompt_cache;
   if (kept == nullptr || !stream.request_.keep_prompt) return;
   const std::uint32_t length = stream.cache_->length();
-  const std::uint32_t interval = kept->interval(*stream.cache_);
+  // Where prompts are read fast, keeping one takes as long as reading thousands of its tokens.
+  const std::uint32_t interval =
+      kept->interval(*stream.cache_, std::max(2048u, 4 * backend_.preferred_chunk()));
   if (read || length / interval != (length - rows) / interval)
     kept->keep(*stream.cache_, std::span(stream.tokens_).first(length));
 }

@@ -157,12 +157,11 @@ bool PromptCache::make_room(std::uint64_t bytes) {
   return *bytes_ <= budget_ - bytes;
 }
 
-std::uint32_t PromptCache::interval(const KvCache& cache) const {
-  constexpr std::uint32_t kLeast = 2048;
+std::uint32_t PromptCache::interval(const KvCache& cache, std::uint32_t least) const {
   const std::uint64_t rings =
       std::uint64_t{cache.plan().window + KvPlan::kCheckpointMargin} * cache.row_bytes(KvCache::Part::kRings);
   const std::uint64_t states = budget_ / 2 / std::max<std::uint64_t>(rings, 1);
-  return std::max(kLeast,
+  return std::max(least,
                   static_cast<std::uint32_t>(cache.plan().context / std::max<std::uint64_t>(states, 1)));
 }
 

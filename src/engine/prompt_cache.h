@@ -56,8 +56,8 @@ class PromptCache {
   CacheStore* store() const { return store_.get(); }
 
   // A long prompt is also kept on its way, every so many positions: as often as states of a full context may
-  // take half of the budget, and not below 2,048.
-  std::uint32_t interval(const KvCache& cache) const;
+  // take half of the budget, and not below `least`.
+  std::uint32_t interval(const KvCache& cache, std::uint32_t least) const;
 
   struct Status {
     std::uint64_t budget = 0, bytes = 0;

@@ -54,7 +54,8 @@ std::string CudaBackend::description() const {
 
 std::unique_ptr<KvCache> CudaBackend::new_cache(const KvPlan& plan) {
   check(cudaSetDevice(device_.id), "choosing the device");
-  return std::make_unique<CudaCache>(plan, g_, stream_);
+  if (staging_ == nullptr) staging_ = std::make_shared<CacheStaging>();
+  return std::make_unique<CudaCache>(plan, g_, stream_, staging_);
 }
 
 std::unique_ptr<Backend> CudaBackend::new_assistant(const Geometry& geometry, const Weights& weights,

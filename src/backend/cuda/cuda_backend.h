@@ -145,6 +145,7 @@ class CudaBackend final : public Backend {
   std::uint32_t current_ = 0;  // layer of the last stage that has heads
   bool prepared_ = false;      // query_ holds the current layer's prepared queries
   // What the kernels of the round read, in one copy.
+  std::shared_ptr<CacheStaging> staging_;  // of all caches
   PinnedArray<std::byte> round_host_;
   DeviceArray<std::byte> round_device_;
   unsigned* barrier_ = nullptr;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/numbers.h"
+#include "base/parallel_copy.h"
 
 namespace gem::cuda {
 
@@ -13,8 +14,20 @@ KvPlan CudaCache::rounded(KvPlan plan) {
   return plan;
 }
 
-CudaCache::CudaCache(const KvPlan& plan, const Geometry& geometry, cudaStream_t stream)
-    : KvCache(rounded(plan)), stream_(stream) {
+CacheStaging::CacheStaging() {
+  for (Half& half : halves)
+    check(cudaEventCreateWithFlags(&half.done, cudaEventDisableTiming), "creating an event");
+}
+
+CacheStaging::~CacheStaging() {
+  for (Half& half : halves) {
+    if (half.done != nullptr) cudaEventDestroy(half.done);
+  }
+}
+
+CudaCache::CudaCache(const KvPlan& plan, const Geometry& geometry, cudaStream_t stream,
+                     std::shared_ptr<CacheStaging> staging)
+    : KvCache(rounded(plan)), stream_(stream), staging_(std::move(staging)) {
   std::size_t halves = 0;
   std::vector<std::size_t> offsets;
   for (std::size_t l = 0; l < geometry.layers.size(); ++l) {
@@ -70,47 +83,64 @@ void CudaCache::load_slot(std::uint32_t layer, std::uint32_t slot, const std::by
   check(cudaStreamSynchronize(stream_), "writing a cache");
 }
 
-template <typename F>
-void CudaCache::by_groups(Part which, std::uint32_t count, F&& f) const {
-  constexpr std::size_t kStaging = std::size_t{64} << 20;  // bytes
-  std::vector<CopiedLayer> group;
-  std::size_t bytes = 0;
-  const auto flush = [&] {
-    if (group.empty()) return;
-    check(cudaStreamSynchronize(stream_), "copying a cache");  // the last group may still be read
-    staging_.reserve(bytes / sizeof(__half));
-    copied_.upload(group, stream_);
-    f(static_cast<std::uint32_t>(group.size()), bytes);
-    group.clear();
-    bytes = 0;
-  };
+std::vector<CudaCache::Group> CudaCache::groups(Part which, std::uint32_t count) const {
+  std::vector<Group> all;
   for (std::uint32_t layer = 0; layer < host_.size(); ++layer) {
     if (!is(which, plan().layers[layer])) continue;
     const std::size_t more = slot_bytes(layer) * count;
-    if (bytes + more > kStaging) flush();
-    group.push_back({layer, shapes_[layer].kv_heads, shapes_[layer].head_dim, bytes / sizeof(__half)});
-    bytes += more;
+    if (all.empty() || all.back().bytes + more > staging_->most) all.emplace_back();
+    Group& group = all.back();
+    group.layers.push_back(
+        {layer, shapes_[layer].kv_heads, shapes_[layer].head_dim, group.bytes / sizeof(__half)});
+    group.bytes += more;
   }
-  flush();
+  return all;
 }
 
+CacheStaging::Half& CudaCache::half_for(const Group& group, std::size_t index) const {
+  CacheStaging::Half& half = staging_->halves[index % 2];
+  check(cudaEventSynchronize(half.done), "copying a cache");
+  half.rows.reserve(group.bytes / sizeof(__half));
+  half.host.reserve(group.bytes);
+  half.layers.upload(group.layers, stream_);
+  return half;
+}
+
+// While a group comes from the device, the one before goes to its place.
 void CudaCache::copy_out(Part which, std::uint32_t first, std::uint32_t count, std::byte* out) const {
   if (count == 0) return;
-  by_groups(which, count, [&](std::uint32_t layers, std::size_t bytes) {
-    gather_cache(table_.data(), copied_.data(), layers, first, count, staging_.data(), stream_);
-    check(cudaMemcpyAsync(out, staging_.data(), bytes, cudaMemcpyDeviceToHost, stream_), "reading a cache");
-    out += bytes;
-  });
-  check(cudaStreamSynchronize(stream_), "reading a cache");
+  const std::vector<Group> all = groups(which, count);
+  const auto arrived = [&](std::size_t index) {
+    CacheStaging::Half& half = staging_->halves[index % 2];
+    check(cudaEventSynchronize(half.done), "reading a cache");
+    parallel_copy(out, half.host.data(), all[index].bytes);
+    out += all[index].bytes;
+  };
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    CacheStaging::Half& half = half_for(all[i], i);
+    gather_cache(table_.data(), half.layers.data(), static_cast<std::uint32_t>(all[i].layers.size()), first,
+                 count, half.rows.data(), stream_);
+    check(cudaMemcpyAsync(half.host.data(), half.rows.data(), all[i].bytes, cudaMemcpyDeviceToHost, stream_),
+          "reading a cache");
+    check(cudaEventRecord(half.done, stream_), "reading a cache");
+    if (i > 0) arrived(i - 1);
+  }
+  if (!all.empty()) arrived(all.size() - 1);
 }
 
 void CudaCache::copy_in(Part which, std::uint32_t first, std::uint32_t count, const std::byte* in) {
   if (count == 0) return;
-  by_groups(which, count, [&](std::uint32_t layers, std::size_t bytes) {
-    check(cudaMemcpyAsync(staging_.data(), in, bytes, cudaMemcpyHostToDevice, stream_), "writing a cache");
-    scatter_cache(table_.data(), copied_.data(), layers, first, count, staging_.data(), stream_);
-    in += bytes;
-  });
+  const std::vector<Group> all = groups(which, count);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    CacheStaging::Half& half = half_for(all[i], i);
+    parallel_copy(half.host.data(), in, all[i].bytes);
+    in += all[i].bytes;
+    check(cudaMemcpyAsync(half.rows.data(), half.host.data(), all[i].bytes, cudaMemcpyHostToDevice, stream_),
+          "writing a cache");
+    scatter_cache(table_.data(), half.layers.data(), static_cast<std::uint32_t>(all[i].layers.size()), first,
+                  count, half.rows.data(), stream_);
+    check(cudaEventRecord(half.done, stream_), "writing a cache");
+  }
   check(cudaStreamSynchronize(stream_), "writing a cache");
 }
 

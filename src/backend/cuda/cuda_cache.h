@@ -1,6 +1,8 @@
 // One stream's keys and values on the device, in f16.
 #pragma once
 
+#include <array>
+#include <memory>
 #include <vector>
 
 #include "backend/cuda/cache_copy.h"
@@ -10,9 +12,28 @@
 
 namespace gem::cuda {
 
+// By which a backend's caches are copied to and from the host, one at a time: rows gathered on the device,
+// and the host's end of their way; two of each, so that one is filled while the other is emptied.
+struct CacheStaging {
+  struct Half {
+    DeviceArray<__half> rows;
+    DeviceArray<CopiedLayer> layers;
+    PinnedArray<std::byte> host;
+    cudaEvent_t done = nullptr;  // what was asked for last with this half
+  };
+  std::array<Half, 2> halves;
+  std::size_t most = std::size_t{32} << 20;  // bytes of a half, unless a single layer needs more
+
+  CacheStaging();
+  ~CacheStaging();
+  CacheStaging(const CacheStaging&) = delete;
+  CacheStaging& operator=(const CacheStaging&) = delete;
+};
+
 class CudaCache final : public KvCache {
  public:
-  CudaCache(const KvPlan& plan, const Geometry& geometry, cudaStream_t stream);
+  CudaCache(const KvPlan& plan, const Geometry& geometry, cudaStream_t stream,
+            std::shared_ptr<CacheStaging> staging = std::make_shared<CacheStaging>());
 
   const CacheLayer* layers() const { return table_.data(); }  // on the device
   const CacheLayer& layer(std::uint32_t index) const { return host_[index]; }
@@ -35,14 +56,18 @@ class CudaCache final : public KvCache {
   // Slots in whole chunks, so that a chunk's keys lie together.
   static KvPlan rounded(KvPlan plan);
 
-  // Calls f(layers of a group, bytes of the group) with their places in `copied_`: as many layers at a time
-  // as fit the staging memory, in the order of the copy.
-  template <typename F>
-  void by_groups(Part which, std::uint32_t count, F&& f) const;
+  // Layers that are copied together.
+  struct Group {
+    std::vector<CopiedLayer> layers;
+    std::size_t bytes = 0;
+  };
+  // As many layers at a time as fit the staging memory, in the order of the copy.
+  std::vector<Group> groups(Part which, std::uint32_t count) const;
+  // A half of the staging memory, large enough for the group, when it is not in use any more.
+  CacheStaging::Half& half_for(const Group& group, std::size_t index) const;
 
   cudaStream_t stream_;
-  mutable DeviceArray<__half> staging_;
-  mutable DeviceArray<CopiedLayer> copied_;
+  std::shared_ptr<CacheStaging> staging_;
   std::vector<Shape> shapes_;
   std::vector<CacheLayer> host_;
   DeviceArray<__half> memory_;

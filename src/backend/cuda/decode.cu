@@ -91,8 +91,8 @@ struct Round {
     arrive(job);
     wait(job);
   }
-  // After rows were made: in shared memory for this block, where product() waits for its threads, or in global
-  // memory for all.
+  // After rows were made: in shared memory for this block, where product() waits for its threads, or in
+  // global memory for all.
   __device__ __forceinline__ void made(const DecodeJob& job, bool here) {
     if (!here) sync(job);
   }
@@ -249,7 +249,7 @@ struct Round {
     const bool is_head = o == job.layer_count * kOpsOfLayer;
     const std::uint32_t which = is_head ? 4 : o % kOpsOfLayer;
     const DecodeLayer& layer = s.layers[l % 2];
-    bool here = job.fused;  // the operand
+    bool here = job.fused;                           // the operand
     if (job.whole) plan_pieces<Pieces>(s, ops, 14);  // while the others end the step before
     if (which == 1) {
       here = heads(job, o, l, layer);
@@ -419,8 +419,8 @@ DecodeLimits DecodeLimits::of(int device) {
   return limits;
 }
 
-// Eight rows of a part, at four bytes a value, take 64 KB, or two ninths of the memory where the rest would not
-// hold the weights under way.
+// Eight rows of a part, at four bytes a value, take 64 KB, or two ninths of the memory where the rest would
+// not hold the weights under way.
 std::uint32_t DecodeLimits::longest_part() const {
   if (shared_bytes >= kAmple) return 2048;
   return std::max(256u, shared_bytes * 2 / 9 / 32 / kChunkCols * kChunkCols);

@@ -68,8 +68,8 @@ struct HeadVector {
   static constexpr int kPairs = D / 64 == 0 ? 1 : D / 64;
   float u[kPairs], v[kPairs];
 
-  // `turns`: cosine and sine of the row's angles. All that fits the registers is asked for before the first is
-  // used.
+  // `turns`: cosine and sine of the row's angles. All that fits the registers is asked for before the first
+  // is used.
   __device__ void load(const Parts& qkv, std::uint32_t row, std::uint32_t column, HeadKind kind,
                        const DecodeLayer& layer, const float2* turns, float epsilon) {
     const std::uint32_t lane = thread_index() % 32;
@@ -81,7 +81,7 @@ struct HeadVector {
     const std::size_t stride = std::size_t{qkv.rows} * qkv.width;
     const float* at = qkv.data + std::size_t{row} * qkv.width + column + lane;
     const int count = static_cast<int>(qkv.parts) * Pieces;
-    constexpr int kBatch = Pieces == 1 ? 2 : Pieces;                 // partial sums
+    constexpr int kBatch = Pieces == 1 ? 2 : Pieces;                      // partial sums
     constexpr int kAtOnce = kPairs < 16 / kBatch ? kPairs : 16 / kBatch;  // pairs
 #pragma unroll 1
     for (int partial = 0; partial < count; partial += kBatch, at += kBatch * stride) {
@@ -407,8 +407,7 @@ __device__ __noinline__ void attend_all(DecodeShared& shared, const DecodeOp* op
   const int unit = static_cast<int>(in_block) / U::kThreadsOf;  // of the block's
   const std::uint32_t thread = in_block % U::kThreadsOf;
   const std::uint32_t warp = thread / 32;
-  const std::uint32_t items =
-      job.units[layer.kind] * s.kv_heads * ((s.heads / s.kv_heads + most - 1) / most);
+  const std::uint32_t items = job.units[layer.kind] * s.kv_heads * ((s.heads / s.kv_heads + most - 1) / most);
   const std::uint32_t first_item = block_index() * U::kAtOnce + unit;
 
   if (first_item < items) plan_unit<D>(shared, index, first_item, most);

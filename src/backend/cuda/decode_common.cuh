@@ -15,8 +15,8 @@ constexpr int kRowVectors = kWidestRow / (4 * kThreads);  // float4 a thread
 
 constexpr std::uint32_t kCachedRows = 64;  // whose infos are kept in shared memory
 
-// A piece of weights that a warp will ask for; a lane knows one of the next 32. Address and length, both whole
-// times 16 bytes, share a word.
+// A piece of weights that a warp will ask for; a lane knows one of the next 32. Address and length, both
+// whole times 16 bytes, share a word.
 struct Piece {
   std::uint64_t word = 0;  // 0: there are no more
 
@@ -26,7 +26,9 @@ struct Piece {
   __device__ __forceinline__ const std::uint8_t* from() const {
     return reinterpret_cast<const std::uint8_t*>(word >> 12 << 4);
   }
-  __device__ __forceinline__ std::uint32_t bytes() const { return static_cast<std::uint32_t>(word & 0xfff) * 16; }
+  __device__ __forceinline__ std::uint32_t bytes() const {
+    return static_cast<std::uint32_t>(word & 0xfff) * 16;
+  }
 };
 // The first piece that no lane knows: of the tile at hand, of a product's pass.
 struct CursorState {
@@ -40,19 +42,19 @@ struct ReaderState {
 
 // What a block multiplies of a matrix that is cut so.
 struct CutHere {
-  std::uint16_t index;                // of the partial result
-  std::uint16_t slice0;               // first slice
-  std::uint16_t begin[kSlices + 1];   // the slices' first chunks
-  std::uint16_t worker0, workers;     // of the block's first group of warps, and of all blocks
+  std::uint16_t index;               // of the partial result
+  std::uint16_t slice0;              // first slice
+  std::uint16_t begin[kSlices + 1];  // the slices' first chunks
+  std::uint16_t worker0, workers;    // of the block's first group of warps, and of all blocks
 };
 
 // A unit of attention's work: a chunk of one row's keys for query heads of one KV head.
 struct UnitPlan {
-  std::uint32_t row, chunk;           // chunk: among those of all rows
+  std::uint32_t row, chunk;            // chunk: among those of all rows
   std::uint32_t kv_head, head, heads;  // the first query head and how many
-  std::uint32_t begin, end;           // the chunk's keys
-  std::uint32_t first, last;          // the keys that the row sees
-  std::uint32_t fresh_begin, fresh;   // of the chunk, those that this round brings
+  std::uint32_t begin, end;            // the chunk's keys
+  std::uint32_t first, last;           // the keys that the row sees
+  std::uint32_t fresh_begin, fresh;    // of the chunk, those that this round brings
   CacheLayer cache;
 };
 

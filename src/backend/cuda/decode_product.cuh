@@ -311,7 +311,7 @@ __device__ __forceinline__ void request_first(DecodeShared& s, const DecodeOp* o
 struct Reader {
   std::uint32_t slot;
   unsigned parity;
-  Piece known;         // by this lane
+  Piece known;  // by this lane
   std::uint32_t next_piece;
 
   __device__ __forceinline__ explicit Reader(const DecodeShared& s) {
@@ -383,8 +383,8 @@ struct Reader {
 
 // ---- the product
 
-// A lane's share of the operand for a chunk. Of up to four rows (`Few`) the eight columns of a product are the
-// high and low halves of each; else eight rows' high halves, then their low ones.
+// A lane's share of the operand for a chunk. Of up to four rows (`Few`) the eight columns of a product are
+// the high and low halves of each; else eight rows' high halves, then their low ones.
 template <bool Few>
 struct Columns;
 template <>
@@ -530,8 +530,8 @@ struct Share {
   std::uint32_t group;
   std::uint32_t warp;
   int lane;
-  std::uint8_t* ring;        // of the warp
-  std::uint64_t* barriers;   // of its slots
+  std::uint8_t* ring;       // of the warp
+  std::uint64_t* barriers;  // of its slots
   std::uint32_t slots, slot_bytes;
 };
 
@@ -629,8 +629,8 @@ __device__ __forceinline__ std::uint32_t multiply_tiles(DecodeShared& s, const D
 }
 
 // One pass of product `o`: the operand that the block's threads have written to shared memory times all tiles
-// of this block; out [parts * Tiles][out_rows] [width], rows first_row .. of it. `reduce`: [2][warps][16 * rows]. A function of its own,
-// so that its loops have the registers to themselves.
+// of this block; out [parts * Tiles][out_rows] [width], rows first_row .. of it. `reduce`: [2][warps][16 *
+// rows]. A function of its own, so that its loops have the registers to themselves.
 template <int Tiles, bool Few>
 __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::uint8_t* rings,
                                      std::uint8_t* region, float* reduce, std::uint32_t o,
@@ -682,27 +682,27 @@ __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::
     switch (static_cast<Format>(op.format[which])) {
       case Format::kQ4:
         tile = multiply_tiles<Format::kQ4, Tiles, Few>(s, ops, reader, my, tile, part.workers, first, end,
-                                                  matrix_rows, reduce, flip, out, op.width);
+                                                       matrix_rows, reduce, flip, out, op.width);
         break;
       case Format::kQ8:
         tile = multiply_tiles<Format::kQ8, Tiles, Few>(s, ops, reader, my, tile, part.workers, first, end,
-                                                  matrix_rows, reduce, flip, out, op.width);
+                                                       matrix_rows, reduce, flip, out, op.width);
         break;
       case Format::kH16:
         tile = multiply_tiles<Format::kH16, Tiles, Few>(s, ops, reader, my, tile, part.workers, first, end,
-                                                   matrix_rows, reduce, flip, out, op.width);
+                                                        matrix_rows, reduce, flip, out, op.width);
         break;
       case Format::kA4:
         tile = multiply_tiles<Format::kA4, Tiles, Few>(s, ops, reader, my, tile, part.workers, first, end,
-                                                  matrix_rows, reduce, flip, out, op.width);
+                                                       matrix_rows, reduce, flip, out, op.width);
         break;
       case Format::kA8:
         tile = multiply_tiles<Format::kA8, Tiles, Few>(s, ops, reader, my, tile, part.workers, first, end,
-                                                  matrix_rows, reduce, flip, out, op.width);
+                                                       matrix_rows, reduce, flip, out, op.width);
         break;
       case Format::kS8:
         tile = multiply_tiles<Format::kS8, Tiles, Few>(s, ops, reader, my, tile, part.workers, first, end,
-                                                  matrix_rows, reduce, flip, out, op.width);
+                                                       matrix_rows, reduce, flip, out, op.width);
         break;
     }
     out += matrix_rows;

@@ -62,7 +62,7 @@ class DeviceModel {
   DeviceArray<float> output_norm;
   std::vector<DecodeOp> host_ops;
   DecodeSizes sizes;
-  std::vector<DecodeCut> cuts;  // of the products, each once
+  std::vector<DecodeCut> cuts;      // of the products, each once
   std::uint32_t head_dims[2] = {};  // of sliding and full layers; 0: there is none
 
  private:

@@ -31,7 +31,11 @@ constexpr std::uint32_t kChunkCols = 64;
 
 // (A table would lie in the device's memory.)
 constexpr std::uint32_t chunk_bytes(Format format) {
-  return format == Format::kQ4 ? 576 : format == Format::kQ8 ? 1088 : format == Format::kH16 ? 2176 : format == Format::kA4 ? 768 : 1280;
+  return format == Format::kQ4    ? 576
+         : format == Format::kQ8  ? 1088
+         : format == Format::kH16 ? 2176
+         : format == Format::kA4  ? 768
+                                  : 1280;
 }
 constexpr bool has_minima(Format format) {
   return format == Format::kA4 || format == Format::kA8;

@@ -420,12 +420,13 @@ void Engine::read_part(const Part& part, const Backend& backend, const SpanResul
   stream.times_.prompt_seconds += seconds;
   stream.times_.prompt_tokens += part.rows;
   stream.sink_->on_prompt(stream.cache_->length(), static_cast<std::uint32_t>(stream.request_.prompt.size()));
-  keep_prompt(stream, result.logits > 0, part.rows);
-  if (result.logits > 0) {
+  const bool read = result.logits > 0;
+  if (read) {
     // The prompt is read: the next request may want to come back here.
     if (options_.checkpoints) stream.cache_->set_checkpoint();
     sample(stream, backend, result.first_logits);
   }
+  keep_prompt(stream, read, part.rows);  // the first token does not wait for the copy
   absorb(stream, part.rows, hidden);
 }
 

@@ -71,6 +71,24 @@ TEST_P(PromptCacheTest, AnEarlierRequestsEndIsFoundAgain) {
   }
 }
 
+// Copying a long prompt's state takes a while.
+TEST_P(PromptCacheTest, TheFirstTokenDoesNotWaitForThePromptToBeKept) {
+  PromptCache kept(64 << 20);
+  struct Watching : Collector {
+    explicit Watching(const PromptCache& cache) : kept(cache) {}
+    bool on_token(const DrawnToken& drawn) override {
+      kept_by_token.push_back(kept.status().kept);
+      return Collector::on_token(drawn);
+    }
+    const PromptCache& kept;
+    std::vector<std::uint64_t> kept_by_token;
+  } watching(kept);
+  Engine with = engine(&kept);
+  KeptState slot;
+  serve(with, request(tokens(4, 3 * window_), 3), watching, slot);
+  EXPECT_EQ(watching.kept_by_token, (std::vector<std::uint64_t>{0, 1, 1}));
+}
+
 // A few tokens less than what was kept: the margin of checkpoints.
 TEST_P(PromptCacheTest, APromptThatEndsALittleEarlierResumesThere) {
   PromptCache kept(64 << 20);

@@ -249,8 +249,9 @@ struct Round {
     const bool is_head = o == job.layer_count * kOpsOfLayer;
     const std::uint32_t which = is_head ? 4 : o % kOpsOfLayer;
     const DecodeLayer& layer = s.layers[l % 2];
-    bool here = job.fused;                           // the operand
-    if (job.whole) plan_pieces<Pieces>(s, ops, 14);  // while the others end the step before
+    bool here = job.fused;  // the operand
+    // While the others end the step before.
+    if (job.whole) plan_pieces<Pieces>(s, ops, kUsedBeforePlanning);
     if (which == 1) {
       here = heads(job, o, l, layer);
     } else if (which == 3) {
@@ -376,7 +377,7 @@ void start(const DecodeJob& job, std::size_t shared, const DecodeLimits& limits,
 // Shared memory that a block may have beside what the kernel declares.
 constexpr std::size_t kDeclared = sizeof(DecodeShared) + sizeof(float) * kTeams * kTeamWarps + 256;
 // What a launch takes if it can: the rest of the memory is the first-level cache, which has to hold what does
-// not fit the registers. 227 KB were 5 % slower.
+// not fit the registers. (docs/performance.md has what more and less did.)
 constexpr std::uint32_t preferred_bytes(std::uint32_t rows) {
   return (rows <= 4 ? 164 : 196) * 1024 - static_cast<std::uint32_t>(kDeclared);
 }

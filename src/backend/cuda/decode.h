@@ -44,8 +44,6 @@ struct DecodeOp {
   std::uint32_t width = 0;  // rows of all matrices
   std::uint8_t format[3] = {};
   std::uint8_t cut = 0;  // index of DecodeJob::cuts
-
-  std::uint32_t tiles() const { return tiles_end[2]; }
 };
 static_assert(sizeof(DecodeOp) == 64);
 

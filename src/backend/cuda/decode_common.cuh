@@ -34,10 +34,11 @@ struct Piece {
 struct CursorState {
   std::uint32_t op, pass, tile, piece;
 };
-// What it reads next.
+// Where a warp is between products: the slot that it reads next, and of its lanes' pieces the next to ask
+// for.
 struct ReaderState {
   std::uint32_t slot, parity;
-  std::uint32_t next;  // of Pieces, to ask for
+  std::uint32_t next;
 };
 
 // What a block multiplies of a matrix that is cut so.
@@ -58,6 +59,8 @@ struct UnitPlan {
   CacheLayer cache;
 };
 
+constexpr std::uint32_t kSumPlaces = 4;
+
 struct DecodeShared {
   Piece pieces[kWarps][32];
   CursorState cursors[kWarps];
@@ -65,7 +68,7 @@ struct DecodeShared {
   DecodeJob job;
   CutHere cuts[kMostCuts];
   std::uint64_t barriers[kWarps][kMostSlots];
-  float sums[4][kWarps];
+  float sums[kSumPlaces][kWarps];
   UnitPlan plans[kWarps];
   DecodeLayer layers[2];
   RowInfo rows[kCachedRows];
@@ -95,7 +98,7 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-// The sum over the block in a fixed order; every thread gets it. `place`: of DecodeShared::sums; not that of
+// The sum over the block in a fixed order; every thread gets it. `place`: below kSumPlaces, and not that of
 // the sum before, which some thread may still be reading.
 __device__ __forceinline__ float block_sum(DecodeShared& s, std::uint32_t place, float x) {
   const std::uint32_t thread = thread_index();

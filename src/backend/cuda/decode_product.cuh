@@ -184,6 +184,10 @@ __device__ __forceinline__ std::uint32_t chunks_of_slot(Format format, std::uint
   return slot_bytes >= 4 * chunk ? 4 : slot_bytes >= 2 * chunk ? 2 : 1;
 }
 
+// Pieces that a warp may use before a step looks for more: seldom is better, but a product should not run
+// out.
+constexpr std::uint32_t kUsedBeforePlanning = 14;
+
 // Skips products of which this warp has no share, from pass `c.pass` of product `c.op` on.
 template <int Pieces>
 __device__ __forceinline__ void open_product(const DecodeShared& s, const DecodeOp* ops, CursorState& c) {

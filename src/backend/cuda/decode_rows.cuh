@@ -23,7 +23,7 @@ struct RowStep {
   Operand operand = {};
   std::uint32_t operand_row = 0;
   float* plain = nullptr;
-  std::uint32_t place = 0;      // of two sums over the block
+  std::uint32_t place = 0;      // of the row's first sum over the block; its second is in the next
   unsigned* barrier = nullptr;  // of the grid, to be waited for before others' results are read
   unsigned target = 0;
 };

@@ -113,6 +113,70 @@ TEST_P(Cuda, WholeRoundsEqualStageAfterStage) {
   }
 }
 
+// A row with more chunks of keys than one thread merges alone: by blocks, by threads (where short rows beside
+// it make that the better way), and stage after stage; and close to the CPU.
+TEST_P(Cuda, LongRowsAreMergedAlikeEveryWay) {
+  const std::vector<std::int32_t> before = tokens(31, 830);
+  const std::vector<std::int32_t> reply = tokens(32, 2);
+  const std::vector<std::int32_t> others = tokens(33, 60);
+  const KvPlan plan = KvPlan::make(model_->geometry(), 1024, 128, KvType::kF16);
+  const auto fill = [&](Backend& backend) {
+    auto c = backend.new_cache(plan);
+    for (std::size_t at = 0; at < before.size(); at += 64) {
+      const std::size_t rows = std::min<std::size_t>(64, before.size() - at);
+      const Span span[] = {
+          {c.get(), std::span(before).subspan(at, rows), {}, Wanted::kNothing, Wanted::kNothing, false}};
+      run_round(backend, model_->geometry().layers.size(), span);
+    }
+    return c;
+  };
+  using Part = KvCache::Part;
+  const auto first = fill(*backend_);
+  const std::uint32_t length = first->length();
+  const std::uint32_t oldest = first->oldest_kept();
+  std::vector<std::byte> fixed(length * first->row_bytes(Part::kFixed));
+  std::vector<std::byte> rings((length - oldest) * first->row_bytes(Part::kRings));
+  first->copy_out(Part::kFixed, 0, length, fixed.data());
+  first->copy_out(Part::kRings, oldest, length - oldest, rings.data());
+  const auto copy = [&] {
+    auto c = backend_->new_cache(plan);
+    c->begin_restore();
+    c->copy_in(Part::kFixed, 0, length, fixed.data());
+    c->copy_in(Part::kRings, oldest, length - oldest, rings.data());
+    c->finish_restore(length, oldest);
+    return c;
+  };
+  const auto second = copy();
+  const auto third = copy();
+  const Logits alone = feed(*first, reply, 2, false);
+  EXPECT_TRUE(feed(*second, reply, 2, false, true) == alone) << "stage after stage";
+  const auto other = cache();
+  const Span spans[] = {{third.get(), reply, {}, Wanted::kAll, Wanted::kNothing, false},
+                        {other.get(), others, {}, Wanted::kAll, Wanted::kNothing, false}};
+  const auto results = run_round(*backend_, model_->geometry().layers.size(), spans);
+  Logits beside;
+  for (std::uint32_t r = 0; r < 2; ++r) {
+    const auto row = backend_->logits(results[0].first_logits + r);
+    beside.insert(beside.end(), row.begin(), row.end());
+  }
+  EXPECT_TRUE(beside == alone) << "beside short rows";
+
+  const auto cpu = make_backend(BackendKind::kCpu, *model_, 1);
+  const auto c = fill(*cpu);
+  const Span span[] = {{c.get(), reply, {}, Wanted::kAll, Wanted::kNothing, false}};
+  run_round(*cpu, model_->geometry().layers.size(), span);
+  const Logits expected = cpu->read(Activation::kLogits);
+  ASSERT_EQ(expected.size(), alone.size());
+  double difference = 0;
+  double size = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    difference += std::pow(double{expected[i]} - double{alone[i]}, 2);
+    size += std::pow(double{expected[i]}, 2);
+  }
+  RecordProperty("relative_difference", std::to_string(std::sqrt(difference / size)));
+  EXPECT_LT(std::sqrt(difference / size), 5e-3);
+}
+
 TEST_P(Cuda, ChunksOfAPromptDoNotChangeIt) {
   const std::vector<std::int32_t> ids = tokens(7, full_or_quick(128, 70));
   const auto whole = cache();

@@ -163,8 +163,10 @@ struct Round {
       }
       sync(job);
     }
-    // Few chunks are merged by every block that needs them, many are shared out.
-    const bool here = job.fused && job.units[layer.kind] <= 24 * job.row_count;
+    // Few chunks are merged by every block that needs them, many are shared out: a thread has all chunks of
+    // its columns, or a warp a group of them.
+    const bool many = job.units[layer.kind] > 24 * job.row_count;
+    const bool here = job.fused && !many;
     if (!(job.phases & kPhaseMerge)) return here;
 #pragma unroll 1
     for (std::uint32_t pass = 0; pass * kRows < job.row_count; ++pass) {
@@ -172,6 +174,19 @@ struct Round {
       const Operand x = operand(job, op, pass, count, here);
       if (here || block_index() == 0) fill_scales(x, here ? kOwnSlices : op.parts * kSlices, kAttendedUp);
       const std::uint32_t vectors = (x.chunk1 - x.chunk0) * 16;
+      if (many) {
+        const std::uint32_t columns = (vectors * 4 + kMergeColumns - 1) / kMergeColumns;
+#pragma unroll 1
+        for (std::uint32_t i = block_index(); i < count * columns; i += gridDim.x) {
+          const std::uint32_t row = i / columns;
+          const std::uint32_t col = i % columns * kMergeColumns;
+          const float4 y =
+              merged_by_block(job, s, layer, pass * kRows + row, col, reinterpret_cast<Merged*>(region));
+          const std::uint32_t mine = col + thread_index() * 4;
+          if (thread_index() < 32 && mine < vectors * 4) store_operand(x, row, mine, y, kAttendedUp);
+        }
+        continue;
+      }
       const std::uint32_t first = here ? thread_index() : block_index() * kThreads + thread_index();
 #pragma unroll 1
       for (std::uint32_t i = first; i < count * vectors; i += here ? kThreads : gridDim.x * kThreads) {
@@ -463,7 +478,7 @@ std::optional<DecodeLayout> decode_layout(const DecodeLimits& limits, const Deco
       layout.slot_bytes = std::max(at_once * least, sizes.most_chunk_bytes);
       const std::size_t ring = std::size_t{kWarps} * layout.slot_bytes;
       for (layout.most_heads = kMaxGroup; layout.most_heads > 0; layout.most_heads /= 2) {
-        std::size_t region = operand + reduce;
+        std::size_t region = std::max<std::size_t>(operand + reduce, kMergeBytes);
         for (const HeadShape& s : sizes.shapes)
           region = std::max(region, attention_bytes(s, layout.most_heads));
         region = align(region);

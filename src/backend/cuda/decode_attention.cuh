@@ -558,54 +558,124 @@ __device__ __noinline__ void attend_all(DecodeShared& shared, const DecodeOp* op
   }
 }
 
-// Four neighbouring columns of a row's attention: its chunks merged in order, four at a time. All eight lanes
-// of a 32-block call it.
-__device__ __forceinline__ float4 merged(const DecodeJob& job, const DecodeShared& shared,
-                                         const DecodeLayer& layer, std::uint32_t row, std::uint32_t col) {
-  const HeadShape& s = layer.shape;
-  float4 y = make_float4(0, 0, 0, 0);
-  if (col >= s.heads * s.head_dim) return y;
-  const std::uint32_t head = col / s.head_dim;
-  const RowInfo& info = row_info(job, shared, row);
-  const std::uint32_t count =
-      key_chunks(first_key(info.position, layer.window), info.last_key, key_block(s.head_dim)).count;
-  const float2* stats = job.stats + std::size_t{info.first_unit[layer.kind]} * s.heads + head;
-  const float* sums =
-      job.sums + (std::size_t{info.first_unit[layer.kind]} * s.heads + head) * s.head_dim + col % s.head_dim;
+// Merging a row's chunks: in order within groups of kMergeGroup, then the groups in order.
+constexpr std::uint32_t kMergeGroup = 16;
+static_assert(kMostUnits <= kMergeGroup * kWarps);
+
+// Sums of values, weighted relative to the largest score, with the sum of the weights.
+struct Merged {
   float peak = -INFINITY;
   float total = 0;
-  constexpr int kBatch = 4;
-#pragma unroll 1
-  for (std::uint32_t first = 0; first < count; first += kBatch) {
-    float2 stat[kBatch];
-    float4 v[kBatch];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      stat[i] = make_float2(-INFINITY, 0);
-      clear(v[i]);
-      if (first + i >= count) continue;
-      stat[i] = __ldcg(stats + std::size_t{first + i} * s.heads);
-      v[i] = load4(sums + std::size_t{first + i} * s.heads * s.head_dim);
-    }
-    float high = peak;
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) high = fmaxf(high, stat[i].x);
+  float4 y = {0, 0, 0, 0};
+
+  __device__ __forceinline__ void fold(const Merged& next) {
+    const float high = fmaxf(peak, next.peak);
     const float keep = peak == -INFINITY ? 0.0f : __expf(peak - high);
+    const float weight = next.peak == -INFINITY ? 0.0f : __expf(next.peak - high);
     peak = high;
-    total *= keep;
-    y = make_float4(y.x * keep, y.y * keep, y.z * keep, y.w * keep);
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const float weight = __expf(stat[i].x - peak);
-      total = fmaf(weight, stat[i].y, total);
-      y.x = fmaf(weight, v[i].x, y.x);
-      y.y = fmaf(weight, v[i].y, y.y);
-      y.z = fmaf(weight, v[i].z, y.z);
-      y.w = fmaf(weight, v[i].w, y.w);
-    }
+    total = fmaf(weight, next.total, total * keep);
+    y.x = fmaf(weight, next.y.x, y.x * keep);
+    y.y = fmaf(weight, next.y.y, y.y * keep);
+    y.z = fmaf(weight, next.y.z, y.z * keep);
+    y.w = fmaf(weight, next.y.w, y.w * keep);
   }
-  const float scale = 1.0f / total;
-  return make_float4(y.x * scale, y.y * scale, y.z * scale, y.w * scale);
+  __device__ __forceinline__ float4 mean() const {
+    const float scale = 1.0f / total;
+    return make_float4(y.x * scale, y.y * scale, y.z * scale, y.w * scale);
+  }
+};
+
+// The chunks of four neighbouring columns of a row's attention.
+struct RowChunks {
+  const float2* stats;
+  const float* sums;
+  std::uint32_t stat_step, sum_step;  // from a chunk to the next
+  std::uint32_t count;
+
+  __device__ __forceinline__ RowChunks(const DecodeJob& job, const DecodeShared& shared,
+                                       const DecodeLayer& layer, std::uint32_t row, std::uint32_t col) {
+    const HeadShape& s = layer.shape;
+    const std::uint32_t head = col / s.head_dim;
+    const RowInfo& info = row_info(job, shared, row);
+    const std::size_t first = info.first_unit[layer.kind];
+    count = key_chunks(first_key(info.position, layer.window), info.last_key, key_block(s.head_dim)).count;
+    stats = job.stats + first * s.heads + head;
+    sums = job.sums + (first * s.heads + head) * s.head_dim + col % s.head_dim;
+    stat_step = s.heads;
+    sum_step = s.heads * s.head_dim;
+  }
+  __device__ __forceinline__ std::uint32_t groups() const { return (count + kMergeGroup - 1) / kMergeGroup; }
+  __device__ __forceinline__ Merged group(std::uint32_t index) const {
+    constexpr int kBatch = 4;  // that are asked for together
+    Merged m;
+    const std::uint32_t end = min((index + 1) * kMergeGroup, count);
+#pragma unroll 1
+    for (std::uint32_t first = index * kMergeGroup; first < end; first += kBatch) {
+      float2 stat[kBatch];
+      float4 v[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        stat[i] = make_float2(-INFINITY, 0);
+        clear(v[i]);
+        if (first + i >= end) continue;
+        stat[i] = __ldcg(stats + std::size_t{first + i} * stat_step);
+        v[i] = load4(sums + std::size_t{first + i} * sum_step);
+      }
+      float high = m.peak;
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) high = fmaxf(high, stat[i].x);
+      const float keep = m.peak == -INFINITY ? 0.0f : __expf(m.peak - high);
+      m.peak = high;
+      m.total *= keep;
+      m.y = make_float4(m.y.x * keep, m.y.y * keep, m.y.z * keep, m.y.w * keep);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const float weight = __expf(stat[i].x - m.peak);
+        m.total = fmaf(weight, stat[i].y, m.total);
+        m.y.x = fmaf(weight, v[i].x, m.y.x);
+        m.y.y = fmaf(weight, v[i].y, m.y.y);
+        m.y.z = fmaf(weight, v[i].z, m.y.z);
+        m.y.w = fmaf(weight, v[i].w, m.y.w);
+      }
+    }
+    return m;
+  }
+};
+
+// By one thread.
+__device__ __forceinline__ float4 merged(const DecodeJob& job, const DecodeShared& shared,
+                                         const DecodeLayer& layer, std::uint32_t row, std::uint32_t col) {
+  if (col >= layer.shape.heads * layer.shape.head_dim) return make_float4(0, 0, 0, 0);
+  const RowChunks chunks(job, shared, layer, row, col);
+  Merged all = chunks.group(0);
+#pragma unroll 1
+  for (std::uint32_t g = 1; g < chunks.groups(); ++g) all.fold(chunks.group(g));
+  return all.mean();
+}
+
+// By a block, 128 columns from `col` on: a warp a group, which meet in `places` ([groups][32]). The first
+// warp gets the columns, four a lane. All threads call it.
+constexpr std::uint32_t kMergeColumns = 128;
+constexpr std::uint32_t kMergeBytes = kWarps * 32 * sizeof(Merged);
+__device__ __forceinline__ float4 merged_by_block(const DecodeJob& job, const DecodeShared& shared,
+                                                  const DecodeLayer& layer, std::uint32_t row,
+                                                  std::uint32_t col, Merged* places) {
+  const std::uint32_t warp = thread_index() / 32;
+  const std::uint32_t lane = thread_index() % 32;
+  col += lane * 4;
+  const bool inside = col < layer.shape.heads * layer.shape.head_dim;
+  const RowChunks chunks(job, shared, layer, row, inside ? col : 0);
+  if (inside && warp < chunks.groups()) places[warp * 32 + lane] = chunks.group(warp);
+  __syncthreads();
+  float4 y = make_float4(0, 0, 0, 0);
+  if (inside && warp == 0) {
+    Merged all = places[lane];
+#pragma unroll 1
+    for (std::uint32_t g = 1; g < chunks.groups(); ++g) all.fold(places[g * 32 + lane]);
+    y = all.mean();
+  }
+  __syncthreads();  // before the next columns
+  return y;
 }
 
 // A value is at most the square root of the head's width: it comes out of a norm without weights.

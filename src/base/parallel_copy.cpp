@@ -9,6 +9,7 @@
 namespace gem {
 
 void parallel_copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes == 0) return;
   constexpr std::size_t kLeast = std::size_t{2} << 20;  // bytes that are worth a thread
   constexpr std::size_t kMostThreads = 8;
   const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());

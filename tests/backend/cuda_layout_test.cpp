@@ -75,6 +75,13 @@ TEST(CudaLayout, RoundsOfTheModelsFitTheDevicesThatPeopleHave) {
   }
 }
 
+TEST(CudaLayout, TheKernelDeclaresNoMoreThanIsReckonedWith) {
+  const std::vector<CudaDevice> devices = cuda_devices();
+  if (devices.empty()) GTEST_SKIP() << "no CUDA device";
+  const DecodeLimits limits = DecodeLimits::of(devices.front().id);
+  EXPECT_LE(limits.block_bytes - limits.shared_bytes, kDeclared);
+}
+
 TEST(CudaLayout, WhatDoesNotFitIsSaid) {
   DecodeLimits limits;
   limits.processors = 132;

@@ -142,10 +142,10 @@ class CudaBackend final : public Backend {
   std::vector<std::uint32_t> final_host_, logit_rows_;
   std::vector<CacheLayer> sources_;  // an assistant's: [rows][layers], what they read of the target's caches
   std::span<const float> embeddings_, hidden_;
-  std::uint32_t current_ = 0;  // layer of the last stage that has heads
-  bool prepared_ = false;      // query_ holds the current layer's prepared queries
-  // What the kernels of the round read, in one copy.
+  std::uint32_t current_ = 0;              // layer of the last stage that has heads
+  bool prepared_ = false;                  // query_ holds the current layer's prepared queries
   std::shared_ptr<CacheStaging> staging_;  // of all caches
+  // What the kernels of the round read, in one copy.
   PinnedArray<std::byte> round_host_;
   DeviceArray<std::byte> round_device_;
   unsigned* barrier_ = nullptr;

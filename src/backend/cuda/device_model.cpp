@@ -198,9 +198,9 @@ void DeviceModel::make_tables(cudaStream_t stream) {
   host_ops.push_back(make_op(head, g_.hidden, limits_));
   for (DecodeOp& op : host_ops) {
     const DecodeCut cut = {op.chunks, op.parts};
-    const auto known = std::find(cuts.begin(), cuts.end(), cut);
-    op.cut = static_cast<std::uint8_t>(known - cuts.begin());
-    if (known == cuts.end()) cuts.push_back(cut);
+    const auto known = std::find(cuts_.begin(), cuts_.end(), cut);
+    op.cut = static_cast<std::uint8_t>(known - cuts_.begin());
+    if (known == cuts_.end()) cuts_.push_back(cut);
     const std::uint32_t part_chunks = (std::uint32_t{op.chunks} + op.parts - 1) / op.parts;
     sizes.most_part_chunks = std::max(sizes.most_part_chunks, part_chunks);
     for (std::size_t i = 0; i < std::size(op.data); ++i) {
@@ -211,7 +211,7 @@ void DeviceModel::make_tables(cudaStream_t stream) {
     }
   }
   sizes.most_parts = most_parts();
-  if (cuts.size() > kMostCuts)
+  if (cuts_.size() > kMostCuts)
     fail(ErrorCode::kRefused, "this model has products of more than {} widths", kMostCuts);
   if (sizes.most_parts > limits_.processors)
     fail(ErrorCode::kRefused, "this model needs a device with more than {} multiprocessors",
@@ -250,7 +250,7 @@ void DeviceModel::describe(DecodeJob& job) const {
     job.frequencies[kind] = frequency_tables[kind].data();
     job.head_dims[kind] = head_dims[kind];
   }
-  std::copy(cuts.begin(), cuts.end(), job.cuts);
+  std::copy(cuts_.begin(), cuts_.end(), job.cuts);
   job.output_norm = output_norm.data();
   job.output_up = output_up_;
 }

@@ -62,7 +62,6 @@ class DeviceModel {
   DeviceArray<float> output_norm;
   std::vector<DecodeOp> host_ops;
   DecodeSizes sizes;
-  std::vector<DecodeCut> cuts;      // of the products, each once
   std::uint32_t head_dims[2] = {};  // of sliding and full layers; 0: there is none
 
  private:
@@ -78,6 +77,7 @@ class DeviceModel {
   const Geometry& g_;
   DecodeLimits limits_;
   DeviceArray<double> frequency_tables[2];  // sliding, full
+  std::vector<DecodeCut> cuts_;             // of the products, each once
   std::vector<float> attn_ups_, ffn_ups_;
   float output_up_ = 1;
   DeviceArray<DecodeLayer> decode_layers_;

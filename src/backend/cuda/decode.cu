@@ -83,6 +83,7 @@ struct Round {
   std::uint8_t* region;
   float* reduce;
   unsigned target;
+  unsigned operand_parity = 0;  // of the next operand that is copied
 
   // Of the whole grid.
   __device__ __forceinline__ void arrive(const DecodeJob& job) { grid_arrive(job.barrier, target); }
@@ -136,30 +137,25 @@ struct Round {
       wait(job);
     } else {
       const bool few = min(layer.shape.heads / layer.shape.kv_heads, job.most_heads) <= 8;
-      switch (width) {
-        case 1:
-          attend_all<32, Pieces>(s, ops, l, region, target);
-          break;
-        case 2:
-          attend_all<64, Pieces>(s, ops, l, region, target);
-          break;
-        case 4:
-          attend_all<128, Pieces>(s, ops, l, region, target);
-          break;
-        case 8:
-          if (few) {
-            attend_all<256, Pieces, false>(s, ops, l, region, target);
-          } else {
-            attend_all<256, Pieces>(s, ops, l, region, target);
-          }
-          break;
-        default:
-          if (few) {
-            attend_all<512, Pieces, false>(s, ops, l, region, target);
-          } else {
-            attend_all<512, Pieces>(s, ops, l, region, target);
-          }
-          break;
+      const auto attend = [&](auto octets) {
+        constexpr int kOctets = octets();
+        switch (width) {
+          case 1:
+            return attend_all<32, Pieces, kOctets>(s, ops, l, region, target);
+          case 2:
+            return attend_all<64, Pieces, kOctets>(s, ops, l, region, target);
+          case 4:
+            return attend_all<128, Pieces, kOctets>(s, ops, l, region, target);
+          case 8:
+            return attend_all<256, Pieces, kOctets>(s, ops, l, region, target);
+          default:
+            return attend_all<512, Pieces, kOctets>(s, ops, l, region, target);
+        }
+      };
+      if (few) {
+        attend(std::integral_constant<int, 1>());
+      } else {
+        attend(std::integral_constant<int, 2>());
       }
       sync(job);
     }
@@ -294,12 +290,14 @@ struct Round {
         fill_scales(x, kOwnSlices, job.output_up);
         operand_from_rows(job.final_rows, job.logit_rows, pass * kRows, job.hidden, x, job.output_up);
       } else if (!here) {
-        load_operand(global_operand<Pieces>(job, op, pass, count), x, kOwnSlices);
+        load_operand(global_operand<Pieces>(job, op, pass, count), x, kOwnSlices, &s.operand_barrier,
+                     operand_parity);
+        operand_parity ^= 1;
       }
       const std::uint32_t out_rows = is_head ? count : total;
       const std::uint32_t first_row = is_head ? 0 : pass * kRows;
       if constexpr (Pieces == 1) {
-        if (count <= 4) {
+        if (count <= kFewRows) {
           product<1, true>(s, ops, rings, region, reduce, o, count, out, out_rows, first_row);
         } else {
           product<1, false>(s, ops, rings, region, reduce, o, count, out, out_rows, first_row);
@@ -365,6 +363,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
 #if __CUDA_ARCH__ >= 900
 #pragma unroll 1
     for (std::uint32_t i = 0; i < job.slots; ++i) slot_init(shared.barriers[warp] + i);
+    if (warp == 0) slot_init(&shared.operand_barrier);
     slots_ready();
 #endif
   }
@@ -464,7 +463,8 @@ std::optional<DecodeLayout> decode_layout(const DecodeLimits& limits, const Deco
   // The operand: steps, sums, scales.
   const std::size_t chunks = (sizes.most_part_chunks + layout.pieces - 1) / layout.pieces;
   const std::size_t operand =
-      align(chunks * 4 * in_pass * 64 + chunks * 2 * pass_rows * 4 + kSlices * pass_rows * 4);
+      align(chunks * 4 * step_rows(pass_rows, static_cast<std::uint32_t>(in_pass)) * 64 +
+            chunks * 2 * pass_rows * 4 + kSlices * pass_rows * 4);
   const std::size_t reduce = layout.pieces < 4 ? std::size_t{2} * kWarps * 16 * in_pass * 4 : 0;
   const std::size_t ops = align((std::size_t{layers} * kOpsOfLayer + 1) * sizeof(DecodeOp));
   const std::size_t shared = limits.shared_bytes;

@@ -43,7 +43,9 @@ struct DecodeOp {
   std::uint16_t parts = 0;
   std::uint32_t width = 0;  // rows of all matrices
   std::uint8_t format[3] = {};
-  std::uint8_t cut = 0;  // index of DecodeJob::cuts
+  std::uint8_t cut = 0;       // index of DecodeJob::cuts
+  std::uint8_t unit[3] = {};  // a chunk of each matrix, in 16 bytes
+  bool near = true;  // the matrices lie within 2^31 times 16 bytes: two tiles can be asked for as one piece
 };
 static_assert(sizeof(DecodeOp) == 64);
 

@@ -14,6 +14,7 @@ __device__ Operand operand_of(const DecodeJob& job, const OperandShape& s, std::
   o.sums = job.operand_sums + std::size_t{s.chunks} * 2 * s.pass_rows * pass;
   o.scales = job.operand_scales + std::size_t{s.parts} * kSlices * s.pass_rows * pass;
   o.rows = min(s.pass_rows, s.rows - pass * s.pass_rows);
+  o.step_rows = step_rows(s.pass_rows, o.rows);
   o.pitch = s.pass_rows;
   o.chunk0 = 0;
   o.chunk1 = s.chunks;
@@ -44,7 +45,8 @@ __global__ void read_kernel(const __grid_constant__ DecodeJob job, OperandShape 
   const std::uint32_t col = blockIdx.x * blockDim.x + threadIdx.x;
   if (col >= s.cols) return;
   const std::uint32_t in_step = col % 16;
-  const std::uint32_t* step = o.steps + (std::size_t{col / 16} * o.rows + row % s.pass_rows) * kStepWords;
+  const std::uint32_t* step =
+      o.steps + (std::size_t{col / 16} * o.step_rows + row % s.pass_rows) * kStepWords;
   const std::uint32_t word = (in_step % 8) / 2 * 4 + in_step / 8;
   const float2 high = __half22float2(*reinterpret_cast<const __half2*>(step + word));
   const float2 low = __half22float2(*reinterpret_cast<const __half2*>(step + word + 2));

@@ -11,8 +11,8 @@
 
 namespace gem::cuda {
 
-// Halves after each row of a shared matrix: fragments without conflicts.
-constexpr std::uint32_t kRowPad = 32;
+// Words after each row of a shared matrix: fragments without conflicts.
+constexpr std::uint32_t kRowPad = 16;
 
 // Geometry of a unit for head widths up to D (a power of two from 32 to 512).
 template <int D>
@@ -23,20 +23,30 @@ struct Unit {
   static constexpr int kColumns = D / kUnitWarps;           // of the head's width, of a warp
   static constexpr int kOutTiles = kColumns / 8;
   static constexpr int kThreadsOf = kUnitWarps * 32;
-  static constexpr int kAtOnce = kWarps / kUnitWarps;  // units in a block
-  static constexpr std::uint32_t kQueryStride = D + kRowPad;
+  static constexpr int kAtOnce = kWarps / kUnitWarps;         // units in a block
+  static constexpr std::uint32_t kQueryStride = D + kRowPad;  // words
   static constexpr std::uint32_t kScoreStride = kKeys + 4;
   static constexpr std::uint32_t kProbStride = kKeys + kRowPad;
   // Of one unit with `group` query heads: queries and probabilities in two halves, scores, three floats a
   // head.
   static constexpr std::uint32_t bytes(std::uint32_t group) {
-    return (group * (kQueryStride * 4 + kScoreStride * 4 + kProbStride * 4 + 12) + 127) / 128 * 128;
+    return (group * (kQueryStride + kScoreStride + kProbStride + 3) * 4 + 127) / 128 * 128;
   }
 };
 
-__device__ __forceinline__ void split(float x, __half* high, __half* low) {
+// Queries and probabilities are A operands whose rows r (r = lane / 4) are the high halves of eight heads and
+// whose rows r + 8 are the low ones: one product serves both. Of a group of 32 elements of the summed
+// dimension lane j of four takes elements 8j .. 8j + 7, in two steps of two pairs (which element a step calls
+// k does not matter as long as both operands agree, and so 16 bytes of B are read at once). A row in shared
+// memory: groups of 32 words, [step][lane j] four words each: high and low halves of the first pair, then of
+// the second.
+__device__ __forceinline__ void store_split(std::uint32_t* row, std::uint32_t element, float x) {
+  const std::uint32_t in_lane = element % 8;
+  std::uint32_t* words =
+      row + element / 32 * 32 + in_lane / 4 * 16 + element % 32 / 8 * 4 + in_lane % 4 / 2 * 2;
+  __half* high = reinterpret_cast<__half*>(words) + element % 2;
   *high = __float2half_rn(x);
-  *low = __float2half_rn(x - __half2float(*high));
+  high[2] = __float2half_rn(x - __half2float(*high));
 }
 
 // The angles of all rows: formed and reduced in float64, so that they stay exact at long positions.
@@ -76,6 +86,16 @@ struct HeadVector {
     const std::uint32_t half = layer.shape.head_dim / 2;
     const bool turned = kind != HeadKind::kValue;
     const float* weight = kind == HeadKind::kQuery ? layer.q_norm : layer.k_norm;
+    float weights[kPairs][2];
+    float2 turn[kPairs];
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const std::uint32_t p = lane + 32 * i;
+      const bool wanted = turned && p < half;
+      load_if(wanted, weight + p, weights[i][0]);
+      load_if(wanted, weight + half + p, weights[i][1]);
+      load_if(wanted, turns + p, turn[i]);
+    }
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) u[i] = v[i] = 0;
     const std::size_t stride = std::size_t{qkv.rows} * qkv.width;
@@ -108,16 +128,6 @@ struct HeadVector {
           }
         }
       }
-    }
-    float weights[kPairs][2];
-    float2 turn[kPairs];
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const std::uint32_t p = lane + 32 * i;
-      const bool wanted = turned && p < half;
-      load_if(wanted, weight + p, weights[i][0]);
-      load_if(wanted, weight + half + p, weights[i][1]);
-      load_if(wanted, turns + p, turn[i]);
     }
     float squares = 0;
 #pragma unroll
@@ -208,21 +218,14 @@ __device__ __noinline__ void prepare_all(const DecodeShared& shared, const Decod
   }
 }
 
-// A group of 32 elements of the summed dimension in two steps. Which element a step calls k does not matter
-// as long as both operands agree: lane j of four takes elements 8j .. 8j + 7, so that 16 bytes are read at
-// once. Rows of A from `group` on are zero.
-template <bool Low>
-__device__ __forceinline__ void mma_group(float (&c)[4], const __half* a, std::uint32_t stride,
-                                          std::uint32_t group, int lane, uint4 b) {
-  const std::uint32_t r = lane / 4;
-  const uint4 zero = make_uint4(0, 0, 0, 0);
-  const uint4 top = r < group ? *reinterpret_cast<const uint4*>(a + r * stride + (lane % 4) * 8) : zero;
-  const uint4 low =
-      Low && r + 8 < group ? *reinterpret_cast<const uint4*>(a + (r + 8) * stride + (lane % 4) * 8) : zero;
-  const unsigned a0[4] = {top.x, low.x, top.y, low.y};
-  const unsigned a1[4] = {top.z, low.z, top.w, low.w};
-  mma(c, a0, b.x, b.y);
-  mma(c, a1, b.z, b.w);
+// Adds a group of 32 elements. `a`: the lane's first words of the group in its head's row.
+__device__ __forceinline__ void mma_group(float (&c)[4], const std::uint32_t* a, uint4 b) {
+#pragma unroll
+  for (int step = 0; step < 2; ++step) {
+    const uint4 words = *reinterpret_cast<const uint4*>(a + step * 16);
+    const unsigned quad[4] = {words.x, words.y, words.z, words.w};
+    mma(c, quad, step == 0 ? b.x : b.z, step == 0 ? b.y : b.w);
+  }
 }
 
 __device__ __forceinline__ const RowInfo& row_info(const DecodeJob& job, const DecodeShared& shared,
@@ -323,18 +326,16 @@ __device__ __noinline__ void plan_unit(DecodeShared& shared, std::uint32_t index
 // Where a unit keeps what it works with.
 template <int D>
 struct UnitMemory {
-  __half *q_high, *q_low, *p_high, *p_low;
+  std::uint32_t *queries, *probabilities;  // store_split()
   float* scores;
   float *peaks, *totals;  // so far
   float* keep;            // what the sums so far are multiplied by
 
   __device__ __forceinline__ UnitMemory(std::uint8_t* region, int unit, std::uint32_t most) {
     using U = Unit<D>;
-    q_high = reinterpret_cast<__half*>(region + unit * U::bytes(most));
-    q_low = q_high + most * U::kQueryStride;
-    p_high = q_low + most * U::kQueryStride;
-    p_low = p_high + most * U::kProbStride;
-    scores = reinterpret_cast<float*>(p_low + most * U::kProbStride);
+    queries = reinterpret_cast<std::uint32_t*>(region + unit * U::bytes(most));
+    probabilities = queries + most * U::kQueryStride;
+    scores = reinterpret_cast<float*>(probabilities + most * U::kProbStride);
     peaks = scores + most * U::kScoreStride;
     totals = peaks + most;
     keep = totals + most;
@@ -363,7 +364,7 @@ __device__ __noinline__ void prepare_unit(const DecodeShared& shared, const Deco
                                                     : HeadKind::kValue;
     const bool is_query = kind == HeadKind::kQuery;
     const auto keep_query = [&](std::uint32_t e, float v) {
-      split(v, memory.q_high + task * U::kQueryStride + e, memory.q_low + task * U::kQueryStride + e);
+      store_split(memory.queries + task * U::kQueryStride, e, v);
     };
     if (is_query && !job.whole) {
       const float* q = job.query + (std::size_t{plan.row} * s.heads + plan.head + task) * d;
@@ -391,9 +392,9 @@ __device__ __noinline__ void prepare_unit(const DecodeShared& shared, const Deco
   }
 }
 
-// `Low`: more than eight query heads share a KV head. Waits for the product before (grid_wait) as late as it
-// can.
-template <int D, int Pieces, bool Low = true>
+// `Octets`: of query heads that share a KV head, at most. Waits for the product before (grid_wait) as late as
+// it can.
+template <int D, int Pieces, int Octets>
 __device__ __noinline__ void attend_all(DecodeShared& shared, const DecodeOp* ops, std::uint32_t index,
                                         std::uint8_t* region, unsigned target) {
   const DecodeJob& job = shared.job;
@@ -420,10 +421,6 @@ __device__ __noinline__ void attend_all(DecodeShared& shared, const DecodeOp* op
 
     const UnitPlan& plan = shared.plans[unit];
     const UnitMemory<D> memory(region, unit, most);
-    __half* const q_high = memory.q_high;
-    __half* const q_low = memory.q_low;
-    __half* const p_high = memory.p_high;
-    __half* const p_low = memory.p_low;
     float* const scores = memory.scores;
     float* const peaks = memory.peaks;
     float* const totals = memory.totals;
@@ -434,7 +431,16 @@ __device__ __noinline__ void attend_all(DecodeShared& shared, const DecodeOp* op
     const std::uint32_t begin = plan.begin;
     const std::uint32_t end = plan.end;
     const std::uint32_t first = plan.first;
-    float sum[U::kOutTiles][4] = {};
+    // The lane's rows of A: of heads that there are not, another's; nobody reads what comes of it.
+    const std::uint32_t* queries[Octets];
+    const std::uint32_t* probabilities[Octets];
+#pragma unroll
+    for (int o = 0; o < Octets; ++o) {
+      const std::uint32_t m = min(o * 8 + lane / 4u, group - 1);
+      queries[o] = memory.queries + m * U::kQueryStride + lane % 4 * 4;
+      probabilities[o] = memory.probabilities + m * U::kProbStride + lane % 4 * 4;
+    }
+    float sum[Octets][U::kOutTiles][4] = {};  // of high halves, of low ones
     const std::uint32_t column = warp * U::kColumns;
 #pragma unroll 1
     for (std::uint32_t block = begin; block < end; block += U::kKeys) {
@@ -442,7 +448,7 @@ __device__ __noinline__ void attend_all(DecodeShared& shared, const DecodeOp* op
       // Scores.
       const std::uint32_t my_key = warp * U::kKeyTiles * 8;
       if (block + my_key < end) {
-        float c[U::kKeyTiles][4] = {};
+        float c[Octets][U::kKeyTiles][4] = {};
         const __half* keys =
             cache.keys + (std::size_t{kv_head} * cache.slots + slot + my_key + lane / 4) * D + (lane % 4) * 8;
 #pragma unroll 8
@@ -452,18 +458,21 @@ __device__ __noinline__ void attend_all(DecodeShared& shared, const DecodeOp* op
           for (int n = 0; n < U::kKeyTiles; ++n)
             b[n] = __ldcg(reinterpret_cast<const uint4*>(keys + n * 8 * D + k));
 #pragma unroll
-          for (int n = 0; n < U::kKeyTiles; ++n) {
-            mma_group<Low>(c[n], q_high + k, U::kQueryStride, group, lane, b[n]);
-            mma_group<Low>(c[n], q_low + k, U::kQueryStride, group, lane, b[n]);
+          for (int o = 0; o < Octets; ++o) {
+#pragma unroll
+            for (int n = 0; n < U::kKeyTiles; ++n) mma_group(c[o][n], queries[o] + k, b[n]);
           }
         }
 #pragma unroll
-        for (int n = 0; n < U::kKeyTiles; ++n) {
-          float* to = scores + my_key + n * 8 + (lane % 4) * 2;
-          const std::uint32_t m = lane / 4;
-          if (m < group) *reinterpret_cast<float2*>(to + m * U::kScoreStride) = make_float2(c[n][0], c[n][1]);
-          if (m + 8 < group)
-            *reinterpret_cast<float2*>(to + (m + 8) * U::kScoreStride) = make_float2(c[n][2], c[n][3]);
+        for (int o = 0; o < Octets; ++o) {
+          const std::uint32_t m = o * 8 + lane / 4;
+          if (m >= group) break;
+#pragma unroll
+          for (int n = 0; n < U::kKeyTiles; ++n) {
+            const float(&v)[4] = c[o][n];
+            *reinterpret_cast<float2*>(scores + m * U::kScoreStride + my_key + n * 8 + lane % 4 * 2) =
+                make_float2(v[0] + v[2], v[1] + v[3]);
+          }
         }
       }
       // The first values are on their way while the probabilities are made.
@@ -499,7 +508,7 @@ __device__ __noinline__ void attend_all(DecodeShared& shared, const DecodeOp* op
         for (int i = 0; i < kOfLane; ++i) {
           const float p = x[i] == -INFINITY ? 0.0f : __expf(x[i] - peak);
           total += p;
-          split(p, p_high + m * U::kProbStride + i * 32 + lane, p_low + m * U::kProbStride + i * 32 + lane);
+          store_split(memory.probabilities + m * U::kProbStride, i * 32 + lane, p);
         }
         total = warp_sum(total);
         __syncwarp();  // all lanes have read peaks[m]
@@ -513,15 +522,14 @@ __device__ __noinline__ void attend_all(DecodeShared& shared, const DecodeOp* op
       unit_sync<D>(unit);
       // Values.
       if (column < d) {
-        const std::uint32_t m = lane / 4;
-        const float keep0 = m < group ? keep[m] : 0.0f;
-        const float keep1 = m + 8 < group ? keep[m + 8] : 0.0f;
 #pragma unroll
-        for (int n = 0; n < U::kOutTiles; ++n) {
-          sum[n][0] *= keep0;
-          sum[n][1] *= keep0;
-          sum[n][2] *= keep1;
-          sum[n][3] *= keep1;
+        for (int o = 0; o < Octets; ++o) {
+          const float before = keep[min(o * 8 + lane / 4u, group - 1)];
+#pragma unroll
+          for (int n = 0; n < U::kOutTiles; ++n) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) sum[o][n][i] *= before;
+          }
         }
 #pragma unroll
         for (int k = 0; k < U::kKeys; k += 32) {
@@ -531,9 +539,9 @@ __device__ __noinline__ void attend_all(DecodeShared& shared, const DecodeOp* op
             for (int n = 0; n < U::kOutTiles; ++n) next[n] = value(n, k + 32);
           }
 #pragma unroll
-          for (int n = 0; n < U::kOutTiles; ++n) {
-            mma_group<Low>(sum[n], p_high + k, U::kProbStride, group, lane, b[n]);
-            mma_group<Low>(sum[n], p_low + k, U::kProbStride, group, lane, b[n]);
+          for (int o = 0; o < Octets; ++o) {
+#pragma unroll
+            for (int n = 0; n < U::kOutTiles; ++n) mma_group(sum[o][n], probabilities[o] + k, b[n]);
           }
 #pragma unroll
           for (int n = 0; n < U::kOutTiles; ++n) b[n] = next[n];
@@ -543,14 +551,16 @@ __device__ __noinline__ void attend_all(DecodeShared& shared, const DecodeOp* op
     const std::size_t to = std::size_t{plan.chunk} * s.heads + plan.head;
     if (column < d) {
 #pragma unroll
-      for (int n = 0; n < U::kOutTiles; ++n) {
-        const std::uint32_t c = column + n * 8 + (lane % 4) * 2;
-        if (c >= d) continue;
-        const std::uint32_t m = lane / 4;
-        if (m < group)
-          *reinterpret_cast<float2*>(job.sums + (to + m) * d + c) = make_float2(sum[n][0], sum[n][1]);
-        if (m + 8 < group)
-          *reinterpret_cast<float2*>(job.sums + (to + m + 8) * d + c) = make_float2(sum[n][2], sum[n][3]);
+      for (int o = 0; o < Octets; ++o) {
+        const std::uint32_t m = o * 8 + lane / 4;
+        if (m >= group) break;
+#pragma unroll
+        for (int n = 0; n < U::kOutTiles; ++n) {
+          const std::uint32_t c = column + n * 8 + (lane % 4) * 2;
+          const float(&v)[4] = sum[o][n];
+          if (c < d)
+            *reinterpret_cast<float2*>(job.sums + (to + m) * d + c) = make_float2(v[0] + v[2], v[1] + v[3]);
+        }
       }
     }
     if (thread < group) job.stats[to + thread] = make_float2(peaks[thread], totals[thread]);

@@ -15,10 +15,10 @@ constexpr int kRowVectors = kWidestRow / (4 * kThreads);  // float4 a thread
 
 constexpr std::uint32_t kCachedRows = 64;  // whose infos are kept in shared memory
 
-// A piece of weights that a warp will ask for; a lane knows one of the next 32. Address and length, both
-// whole times 16 bytes, share a word.
+// A piece of weights that a warp will ask for: chunks of one tile, or the same chunks of two tiles that are
+// multiplied together. The next 32 are known.
 struct Piece {
-  std::uint64_t word = 0;  // 0: there are no more
+  std::uint64_t word = 0;  // address and length, both whole times 16 bytes; 0: there are no more
 
   static __device__ __forceinline__ Piece of(const std::uint8_t* from, std::uint32_t bytes) {
     return {reinterpret_cast<std::uint64_t>(from) << 8 | bytes / 16};
@@ -47,6 +47,7 @@ struct CutHere {
   std::uint16_t slice0;              // first slice
   std::uint16_t begin[kSlices + 1];  // the slices' first chunks
   std::uint16_t worker0, workers;    // of the block's first group of warps, and of all blocks
+  float per_worker;                  // 1 / workers
 };
 
 // A unit of attention's work: a chunk of one row's keys for query heads of one KV head.
@@ -63,11 +64,14 @@ constexpr std::uint32_t kSumPlaces = 4;
 
 struct DecodeShared {
   Piece pieces[kWarps][32];
+  std::int32_t seconds[kWarps]
+                      [32];  // of pieces of two tiles: from the first to the second, in 16 bytes; else 0
   CursorState cursors[kWarps];
   ReaderState readers[kWarps];
   DecodeJob job;
   CutHere cuts[kMostCuts];
   std::uint64_t barriers[kWarps][kMostSlots];
+  std::uint64_t operand_barrier;
   float sums[kSumPlaces][kWarps];
   UnitPlan plans[kWarps];
   DecodeLayer layers[2];

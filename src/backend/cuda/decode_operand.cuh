@@ -3,8 +3,8 @@
 // mantissa).
 //
 // For each pass of up to R rows (R = 8, 16 or 32), in global memory and in a block's shared memory alike:
-//   steps  [cols / 16][rows][16 words]: lane j of four has words 4j .. 4j + 3: the high halves of columns 2j,
-//   2j + 1
+//   steps  [cols / 16][step rows][16 words]: lane j of four has words 4j .. 4j + 3: the high halves of
+//   columns 2j, 2j + 1
 //          and of 2j + 8, 2j + 9, then the low halves of the same (b0 and b1 of mma.m16n8k16, twice)
 //   sums   [cols / 32][R]: the sum of a 32-block's scaled values, for codes with an offset
 //   scales [slices][R]: what a slice's sums are multiplied by
@@ -15,12 +15,18 @@
 namespace gem::cuda {
 
 constexpr std::uint32_t kStepWords = 16;
+constexpr std::uint32_t kFewRows = 4;  // that take half of the products (decode_product.cuh)
+// Places for rows of `steps`: as many as a pass may have, so that the distances are constants of a kernel.
+__host__ __device__ constexpr std::uint32_t step_rows(std::uint32_t pass_rows, std::uint32_t rows) {
+  return rows <= kFewRows && pass_rows == 8 ? kFewRows : pass_rows;
+}
 
 struct Operand {
   std::uint32_t* steps;
   float* sums;
   float* scales;
-  std::uint32_t rows;            // of this pass
+  std::uint32_t rows;  // of this pass
+  std::uint32_t step_rows;
   std::uint32_t pitch;           // R
   std::uint32_t chunk0, chunk1;  // chunks that are kept here
   std::uint32_t slice0;          // of scales[0]
@@ -58,6 +64,7 @@ __device__ __forceinline__ CutHere cut_here(const DecodeCut& cut) {
     here.begin[i] = static_cast<std::uint16_t>(slice_begin(cut, here.slice0 + i));
   here.worker0 = static_cast<std::uint16_t>(block / pieces * kGroups);
   here.workers = static_cast<std::uint16_t>(gridDim.x / pieces * kGroups);
+  here.per_worker = 1.0f / static_cast<float>(here.workers);
   return here;
 }
 template <int Pieces>
@@ -89,6 +96,7 @@ __device__ __forceinline__ Operand global_operand(const DecodeJob& job, const De
   o.sums = job.operand_sums + std::size_t{op.chunks} * 2 * kRows * pass;
   o.scales = job.operand_scales + std::size_t{op.parts} * kSlices * kRows * pass;
   o.rows = rows;
+  o.step_rows = step_rows(kRows, rows);
   o.pitch = kRows;
   o.chunk0 = 0;
   o.chunk1 = op.chunks;
@@ -101,9 +109,10 @@ __device__ __forceinline__ Operand shared_operand(std::uint8_t* region, const My
                                                   std::uint32_t rows) {
   const std::uint32_t chunks = part.chunk1 - part.chunk0;
   Operand o;
-  o.steps = reinterpret_cast<std::uint32_t*>(region);
-  o.sums = reinterpret_cast<float*>(o.steps + chunks * 4 * rows * kStepWords);
   o.pitch = 8 * Pieces;
+  o.step_rows = step_rows(o.pitch, rows);
+  o.steps = reinterpret_cast<std::uint32_t*>(region);
+  o.sums = reinterpret_cast<float*>(o.steps + chunks * 4 * o.step_rows * kStepWords);
   o.scales = o.sums + chunks * 2 * o.pitch;
   o.rows = rows;
   o.chunk0 = part.chunk0;
@@ -139,7 +148,7 @@ __device__ __forceinline__ void store_operand(const Operand& to, std::uint32_t r
   const std::uint32_t in_step = at % 16;         // 0, 4, 8 or 12
   const std::uint32_t b = in_step / 8;           // b0 or b1
   const std::uint32_t lane = (in_step % 8) / 2;  // 0 or 2
-  std::uint32_t* step = to.steps + (std::size_t{at / 16} * to.rows + row) * kStepWords;
+  std::uint32_t* step = to.steps + (std::size_t{at / 16} * to.step_rows + row) * kStepWords;
   step[lane * 4 + b] = high[0];
   step[lane * 4 + 4 + b] = high[1];
   step[lane * 4 + 2 + b] = low[0];
@@ -147,22 +156,39 @@ __device__ __forceinline__ void store_operand(const Operand& to, std::uint32_t r
   if ((thread & 7u) == 0) to.sums[at / 32 * to.pitch + row] = sum;
 }
 
-// Copies the block's columns from global to shared memory; the caller waits for all threads.
-__device__ __forceinline__ void load_operand(const Operand& from, const Operand& to, std::uint32_t slices) {
+// Copies the block's columns from global to shared memory, with the scales of `slices` slices; the caller
+// waits for all threads. `parity`: of the copies before, for `barrier`.
+__device__ __forceinline__ void load_operand(const Operand& from, const Operand& to, std::uint32_t slices,
+                                             std::uint64_t* barrier, unsigned parity) {
   const std::uint32_t thread = thread_index();
   const std::uint32_t chunks = to.chunk1 - to.chunk0;
-  const uint4* steps =
-      reinterpret_cast<const uint4*>(from.steps + std::size_t{to.chunk0} * 4 * to.rows * kStepWords);
-  uint4* into = reinterpret_cast<uint4*>(to.steps);
-  const std::uint32_t count = chunks * 4 * to.rows * (kStepWords / 4);
+  const std::uint32_t* steps = from.steps + std::size_t{to.chunk0} * 4 * to.step_rows * kStepWords;
+  const float* sums = from.sums + to.chunk0 * 2 * to.pitch;
+  const float* scales = from.scales + to.slice0 * to.pitch;
+  const std::uint32_t step_bytes = chunks * 4 * to.step_rows * kStepWords * 4;
+  const std::uint32_t sum_bytes = chunks * 2 * to.pitch * 4;
+  const std::uint32_t scale_bytes = slices * to.pitch * 4;
+#if __CUDA_ARCH__ >= 900
+  if (thread == 0) {
+    copies_see_writes();
+    slot_expect(barrier, step_bytes + sum_bytes + scale_bytes);
+    slot_copy(barrier, to.steps, steps, step_bytes);
+    slot_copy(barrier, to.sums, sums, sum_bytes);
+    slot_copy(barrier, to.scales, scales, scale_bytes);
+  }
+  slot_wait(barrier, parity);
+#else
+  static_cast<void>(barrier);
+  static_cast<void>(parity);
+  const auto copy = [&](void* into, const void* out_of, std::uint32_t bytes) {
 #pragma unroll 4
-  for (std::uint32_t i = thread; i < count; i += kThreads) into[i] = __ldcg(steps + i);
-#pragma unroll 1
-  for (std::uint32_t i = thread; i < chunks * 2 * to.pitch; i += kThreads)
-    to.sums[i] = __ldcg(from.sums + to.chunk0 * 2 * to.pitch + i);
-#pragma unroll 1
-  for (std::uint32_t i = thread; i < slices * to.pitch; i += kThreads)
-    to.scales[i] = __ldcg(from.scales + to.slice0 * to.pitch + i);
+    for (std::uint32_t i = thread; i < bytes / 16; i += kThreads)
+      static_cast<uint4*>(into)[i] = __ldcg(static_cast<const uint4*>(out_of) + i);
+  };
+  copy(to.steps, steps, step_bytes);
+  copy(to.sums, sums, sum_bytes);
+  copy(to.scales, scales, scale_bytes);
+#endif
 }
 
 }  // namespace gem::cuda

@@ -15,17 +15,16 @@ __device__ __forceinline__ unsigned subtract(unsigned a, unsigned b) {
   return *reinterpret_cast<const unsigned*>(&r);
 }
 
-// A chunk of 64 columns of 16 rows as the A operand. step<S>() gives the four registers of 16 columns: rows r
-// and r + 8 (r = lane / 4) alternating. Codes become f16 without arithmetic where their bits are those of a
-// subnormal: code * 2^-24. What that leaves out (kUnit, and the offset times the sum of the activations) is
-// made good on the f32 sums.
+// A chunk of 64 columns of 16 rows as the A operand. step() gives the four registers of 16 columns: rows r
+// and r + 8 (r = lane / 4) alternating; scale() those two rows' scales. Codes become f16 without arithmetic
+// where their bits are those of a subnormal: code * 2^-24. What that leaves out (kUnit, and the offset times
+// the sum of the activations) is made good on the f32 sums.
 template <Format F>
 struct Fragment;
 
 // The lane's nibbles of a chunk as registers.
-template <int Step>
-__device__ __forceinline__ void nibbles_step(const uint4& words, unsigned (&a)[4]) {
-  const unsigned w = Step == 0 ? words.x : Step == 1 ? words.y : Step == 2 ? words.z : words.w;
+__device__ __forceinline__ void nibbles_step(const uint4& words, int step, unsigned (&a)[4]) {
+  const unsigned w = step == 0 ? words.x : step == 1 ? words.y : step == 2 ? words.z : words.w;
   const unsigned v = w >> 8;
   a[0] = w & 0x000f000fu;
   a[1] = w & 0x00f000f0u;
@@ -33,17 +32,22 @@ __device__ __forceinline__ void nibbles_step(const uint4& words, unsigned (&a)[4
   a[3] = v & 0x00f000f0u;
 }
 // Its bytes: in the mantissa of 1024 a byte is 1024 + byte; a signed one is taken plus 128.
-template <int Step, bool Signed>
-__device__ __forceinline__ void bytes_step(const uint4 (&words)[2], unsigned (&a)[4]) {
-  const uint4& q = words[Step / 2];
+template <bool Signed>
+__device__ __forceinline__ void bytes_step(const uint4 (&words)[2], int step, unsigned (&a)[4]) {
+  const uint4& q = words[step / 2];
   constexpr unsigned kFlip = Signed ? 0x80808080u : 0u;
-  const unsigned first = (Step % 2 == 0 ? q.x : q.z) ^ kFlip;
-  const unsigned second = (Step % 2 == 0 ? q.y : q.w) ^ kFlip;
+  const unsigned first = (step % 2 == 0 ? q.x : q.z) ^ kFlip;
+  const unsigned second = (step % 2 == 0 ? q.y : q.w) ^ kFlip;
   const unsigned bias = half_pair(Signed ? 1152.0f : 1024.0f);
   a[0] = subtract(__byte_perm(first, 0x64646464u, 0x4240), bias);
   a[1] = subtract(__byte_perm(first, 0x64646464u, 0x4341), bias);
   a[2] = subtract(__byte_perm(second, 0x64646464u, 0x4240), bias);
   a[3] = subtract(__byte_perm(second, 0x64646464u, 0x4341), bias);
+}
+
+// Two f16 scales of block k.
+__device__ __forceinline__ float2 both_scales(uint2 scales, int k) {
+  return __half22float2(*reinterpret_cast<const __half2*>(k == 0 ? &scales.x : &scales.y));
 }
 
 template <>
@@ -54,17 +58,13 @@ struct Fragment<Format::kQ4> {
   static constexpr float kUnit0 = 0x1p24f, kUnit1 = 0x1p20f;
   static constexpr float kOffset0 = -0x1p-21f, kOffset1 = -0x1p-17f;
   uint4 words;
-  float2 scale[2];  // rows {r, r + 8} of each 32-block
+  uint2 scales;  // f16, rows {r, r + 8} of each 32-block
   __device__ void load(const std::uint8_t* chunk, int lane) {
     words = *reinterpret_cast<const uint4*>(chunk + lane * 16);
-    const uint2 s = *reinterpret_cast<const uint2*>(chunk + 512 + (lane >> 2) * 8);
-    scale[0] = __half22float2(*reinterpret_cast<const __half2*>(&s.x));
-    scale[1] = __half22float2(*reinterpret_cast<const __half2*>(&s.y));
+    scales = *reinterpret_cast<const uint2*>(chunk + 512 + (lane >> 2) * 8);
   }
-  template <int Step>
-  __device__ void step(unsigned (&a)[4]) const {
-    nibbles_step<Step>(words, a);
-  }
+  __device__ float2 scale(int k) const { return both_scales(scales, k); }
+  __device__ void step(int i, unsigned (&a)[4]) const { nibbles_step(words, i, a); }
 };
 
 template <>
@@ -73,18 +73,14 @@ struct Fragment<Format::kQ8> {
   static constexpr bool kOffset = false, kMinima = false;
   static constexpr float kUnit0 = 1, kUnit1 = 1, kOffset0 = 0, kOffset1 = 0;
   uint4 words[2];
-  float2 scale[2];
+  uint2 scales;
   __device__ void load(const std::uint8_t* chunk, int lane) {
     words[0] = *reinterpret_cast<const uint4*>(chunk + lane * 16);
     words[1] = *reinterpret_cast<const uint4*>(chunk + 512 + lane * 16);
-    const uint2 s = *reinterpret_cast<const uint2*>(chunk + 1024 + (lane >> 2) * 8);
-    scale[0] = __half22float2(*reinterpret_cast<const __half2*>(&s.x));
-    scale[1] = __half22float2(*reinterpret_cast<const __half2*>(&s.y));
+    scales = *reinterpret_cast<const uint2*>(chunk + 1024 + (lane >> 2) * 8);
   }
-  template <int Step>
-  __device__ void step(unsigned (&a)[4]) const {
-    bytes_step<Step, true>(words, a);
-  }
+  __device__ float2 scale(int k) const { return both_scales(scales, k); }
+  __device__ void step(int i, unsigned (&a)[4]) const { bytes_step<true>(words, i, a); }
 };
 
 template <>
@@ -93,20 +89,22 @@ struct Fragment<Format::kH16> {
   static constexpr bool kOffset = false, kMinima = false;
   static constexpr float kUnit0 = 1, kUnit1 = 1, kOffset0 = 0, kOffset1 = 0;
   uint4 words[4];
-  float2 scale[2];
+  float2 scales[2];
   __device__ void load(const std::uint8_t* chunk, int lane) {
 #pragma unroll
     for (int s = 0; s < 4; ++s) words[s] = *reinterpret_cast<const uint4*>(chunk + s * 512 + lane * 16);
     const float4 s = *reinterpret_cast<const float4*>(chunk + 2048 + (lane >> 2) * 16);
-    scale[0] = make_float2(s.x, s.y);
-    scale[1] = make_float2(s.z, s.w);
+    scales[0] = make_float2(s.x, s.y);
+    scales[1] = make_float2(s.z, s.w);
   }
-  template <int Step>
-  __device__ void step(unsigned (&a)[4]) const {
-    a[0] = words[Step].x;
-    a[1] = words[Step].y;
-    a[2] = words[Step].z;
-    a[3] = words[Step].w;
+  __device__ float2 scale(int k) const {
+    return scales[k];
+  }
+  __device__ void step(int i, unsigned (&a)[4]) const {
+    a[0] = words[i].x;
+    a[1] = words[i].y;
+    a[2] = words[i].z;
+    a[3] = words[i].w;
   }
 };
 
@@ -127,15 +125,13 @@ struct Fragment<Format::kA4> {
   static constexpr bool kOffset = false, kMinima = true;
   static constexpr float kUnit0 = 0x1p24f, kUnit1 = 0x1p20f, kOffset0 = 0, kOffset1 = 0;
   uint4 words;
-  float2 scale[2], minimum[2];  // minima in units of the sums
+  float2 scales[2], minimum[2];  // minima in units of the sums
   __device__ void load(const std::uint8_t* chunk, int lane) {
     words = *reinterpret_cast<const uint4*>(chunk + lane * 16);
-    load_affine(chunk + 512, lane, 0x1p-24f, 0x1p-20f, scale, minimum);
+    load_affine(chunk + 512, lane, 0x1p-24f, 0x1p-20f, scales, minimum);
   }
-  template <int Step>
-  __device__ void step(unsigned (&a)[4]) const {
-    nibbles_step<Step>(words, a);
-  }
+  __device__ float2 scale(int k) const { return scales[k]; }
+  __device__ void step(int i, unsigned (&a)[4]) const { nibbles_step(words, i, a); }
 };
 
 template <>
@@ -144,16 +140,14 @@ struct Fragment<Format::kA8> {
   static constexpr bool kOffset = false, kMinima = true;
   static constexpr float kUnit0 = 1, kUnit1 = 1, kOffset0 = 0, kOffset1 = 0;
   uint4 words[2];
-  float2 scale[2], minimum[2];
+  float2 scales[2], minimum[2];
   __device__ void load(const std::uint8_t* chunk, int lane) {
     words[0] = *reinterpret_cast<const uint4*>(chunk + lane * 16);
     words[1] = *reinterpret_cast<const uint4*>(chunk + 512 + lane * 16);
-    load_affine(chunk + 1024, lane, 1, 1, scale, minimum);
+    load_affine(chunk + 1024, lane, 1, 1, scales, minimum);
   }
-  template <int Step>
-  __device__ void step(unsigned (&a)[4]) const {
-    bytes_step<Step, false>(words, a);
-  }
+  __device__ float2 scale(int k) const { return scales[k]; }
+  __device__ void step(int i, unsigned (&a)[4]) const { bytes_step<false>(words, i, a); }
 };
 
 template <>
@@ -162,31 +156,62 @@ struct Fragment<Format::kS8> {
   static constexpr bool kOffset = false, kMinima = false;
   static constexpr float kUnit0 = 1, kUnit1 = 1, kOffset0 = 0, kOffset1 = 0;
   uint4 words[2];
-  float2 scale[4];  // of each 16 columns
+  float2 scales[4];  // of each 16 columns
   __device__ void load(const std::uint8_t* chunk, int lane) {
     words[0] = *reinterpret_cast<const uint4*>(chunk + lane * 16);
     words[1] = *reinterpret_cast<const uint4*>(chunk + 512 + lane * 16);
 #pragma unroll
     for (int s = 0; s < 4; ++s)
-      scale[s] = *reinterpret_cast<const float2*>(chunk + 1024 + (s * 8 + (lane >> 2)) * 8);
+      scales[s] = *reinterpret_cast<const float2*>(chunk + 1024 + (s * 8 + (lane >> 2)) * 8);
   }
-  template <int Step>
-  __device__ void step(unsigned (&a)[4]) const {
-    bytes_step<Step, true>(words, a);
+  __device__ float2 scale(int k) const {
+    return scales[k];
+  }
+  __device__ void step(int i, unsigned (&a)[4]) const {
+    bytes_step<true>(words, i, a);
   }
 };
 
 // ---- the ring of copies
 
-// Chunks that a slot of the ring takes at once; no division: slots are a few chunks of the smallest format.
+// Chunks that a slot of the ring takes at once: a power of two, for divisions; slots are a few chunks of the
+// smallest format.
+__device__ __forceinline__ std::uint32_t log_chunks_of_slot(std::uint32_t chunk_bytes,
+                                                            std::uint32_t slot_bytes) {
+  return slot_bytes >= 4 * chunk_bytes ? 2 : slot_bytes >= 2 * chunk_bytes ? 1 : 0;
+}
 __device__ __forceinline__ std::uint32_t chunks_of_slot(Format format, std::uint32_t slot_bytes) {
-  const std::uint32_t chunk = chunk_bytes(format);
-  return slot_bytes >= 4 * chunk ? 4 : slot_bytes >= 2 * chunk ? 2 : 1;
+  return 1u << log_chunks_of_slot(chunk_bytes(format), slot_bytes);
+}
+
+// Whether a warp multiplies two of its tiles at once, so that what it reads of the operand serves both: where
+// it reads much of it. Their pieces of weights are smaller for it, which costs where little is multiplied.
+template <int Groups>
+constexpr bool kPaired = Groups == 4;
+template <int Groups>
+__device__ __forceinline__ bool pairs_tiles(const DecodeOp& op, std::uint32_t log_chunks_of_slot) {
+  return kPaired<Groups> && op.near && log_chunks_of_slot > 0;
 }
 
 // Pieces that a warp may use before a step looks for more: seldom is better, but a product should not run
 // out.
 constexpr std::uint32_t kUsedBeforePlanning = 14;
+
+// A warp's share of a product, as far as planning wants it.
+struct Work {
+  std::uint32_t begin, count;     // chunks
+  std::uint32_t worker, workers;  // tiles worker, worker + workers, …
+  float per_worker;               // 1 / workers
+};
+template <int Pieces>
+__device__ __forceinline__ Work my_work(const DecodeShared& s, const DecodeOp& op) {
+  constexpr std::uint32_t kGroupWarps = kSlices / Pieces;
+  const std::uint32_t warp = thread_index() / 32;
+  const CutHere& here = s.cuts[op.cut];
+  const std::uint32_t begin = here.begin[warp % kGroupWarps];
+  return {begin, here.begin[warp % kGroupWarps + 1] - begin, here.worker0 + warp / kGroupWarps, here.workers,
+          here.per_worker};
+}
 
 // Skips products of which this warp has no share, from pass `c.pass` of product `c.op` on.
 template <int Pieces>
@@ -196,18 +221,46 @@ __device__ __forceinline__ void open_product(const DecodeShared& s, const Decode
 #pragma unroll 1
   for (; c.op < s.job.end_products; ++c.op, c.pass = 0) {
     const std::uint32_t rows = c.op == head ? s.job.logit_count : s.job.row_count;
-    const MyPart part = my_part<Pieces>(s, ops[c.op]);
-    if (part.worker >= part.workers || part.begin >= part.end || part.worker >= ops[c.op].tiles_end[2] ||
+    const Work work = my_work<Pieces>(s, ops[c.op]);
+    if (work.worker >= work.workers || work.count == 0 || work.worker >= ops[c.op].tiles_end[2] ||
         c.pass * kRows >= rows)
       continue;
-    c.tile = part.worker;
+    c.tile = work.worker;
     c.piece = 0;
     return;
   }
 }
 
-// Finds the pieces of weights that the warp will multiply after those that its lanes know, so that these are
-// 32 again: all lanes at once, as the loops that multiply have no time for it. Not before `least` were used.
+// Where the run of tiles of one format that has `tile` in it ends. Matrices of one format are gone through
+// together.
+__device__ __forceinline__ std::uint32_t run_end(const DecodeOp& op, std::uint32_t tile) {
+  const bool same = op.format[0] == op.format[1] && op.format[1] == op.format[2];
+  if (same || tile >= op.tiles_end[1]) return op.tiles_end[2];
+  return tile < op.tiles_end[0] ? op.tiles_end[0] : op.tiles_end[1];
+}
+__device__ __forceinline__ int matrix_of(const DecodeOp& op, std::uint32_t tile) {
+  return tile < op.tiles_end[0] ? 0 : tile < op.tiles_end[1] ? 1 : 2;
+}
+// A chunk of a tile. `unit`: a chunk's 16 bytes.
+__device__ __forceinline__ const std::uint8_t* chunk_at(const DecodeOp& op, std::uint32_t tile,
+                                                        std::uint32_t chunk, std::uint32_t unit) {
+  const std::uint8_t* data = op.data[0];
+  if (tile >= op.tiles_end[0]) {
+    const bool last = tile >= op.tiles_end[1];
+    data = last ? op.data[2] : op.data[1];
+    tile -= last ? op.tiles_end[1] : op.tiles_end[0];
+  }
+  return data + std::uint64_t{tile * op.chunks + chunk} * (unit * 16);
+}
+// Divides by a number whose inverse is known to a few units in the last place: exact for numbers as small as
+// these.
+__device__ __forceinline__ std::uint32_t whole_times(std::uint32_t n, float inverse) {
+  return static_cast<std::uint32_t>((static_cast<float>(n) + 0.5f) * inverse);
+}
+
+// Finds the pieces of weights that the warp will multiply after those that it knows, so that these are 32
+// again: all lanes at once, as the loops that multiply have no time for it. Not before `least` were used. The
+// other blocks wait for it, so few instructions matter here.
 template <int Pieces>
 __device__ __noinline__ void plan_pieces(DecodeShared& s, const DecodeOp* ops, std::uint32_t least) {
   const std::uint32_t warp = thread_index() / 32;
@@ -215,51 +268,68 @@ __device__ __noinline__ void plan_pieces(DecodeShared& s, const DecodeOp* ops, s
   const std::uint32_t next = s.readers[warp].next;
   if (next < least) return;
   Piece mine = s.pieces[warp][(lane + next) % 32];
+  std::int32_t second = kPaired<Pieces> ? s.seconds[warp][(lane + next) % 32] : 0;
   CursorState c = s.cursors[warp];
   __syncwarp();
   std::uint32_t known = 32 - next;
-  if (lane >= known) mine = {};
+  if (lane >= known) mine = Piece{};
 #pragma unroll 1
   while (known < 32 && c.op < s.job.end_products) {
     const DecodeOp& o = ops[c.op];
-    const MyPart part = my_part<Pieces>(s, o);
-    const std::uint32_t count = part.end - part.begin;
-    // Matrices of one format are gone through together.
-    const std::uint32_t end0 = o.tiles_end[0];
-    const std::uint32_t end1 = o.tiles_end[1];
-    const std::uint32_t end2 = o.tiles_end[2];
-    const int which = c.tile < end0 ? 0 : c.tile < end1 ? 1 : 2;
-    const Format format = static_cast<Format>(o.format[which]);
-    const bool same = o.format[0] == o.format[1] && o.format[1] == o.format[2];
-    const std::uint32_t limit = same || which == 2 ? end2 : which == 0 ? end0 : end1;
-    const std::uint32_t unit = chunk_bytes(format);
-    const std::uint32_t at_once = chunks_of_slot(format, s.job.slot_bytes);
-    const std::uint32_t of_tile = (count + at_once - 1) / at_once;  // pieces; at_once is a power of two
-    // Numbers this small are divided exactly so.
-    const float tiles_of_piece = 1.0f / static_cast<float>(of_tile);
-    const auto tiles_of = [&](std::uint32_t pieces) {
-      return static_cast<std::uint32_t>((static_cast<float>(pieces) + 0.5f) * tiles_of_piece);
+    const Work work = my_work<Pieces>(s, o);
+    const std::uint32_t count = work.count;
+    const std::uint32_t unit = o.unit[matrix_of(o, c.tile)];
+    const std::uint32_t log_at_once = log_chunks_of_slot(unit * 16, s.job.slot_bytes);
+    // This warp's tiles of the run: one after the other, or two at a time and perhaps a last one.
+    const std::uint32_t tiles = whole_times(run_end(o, c.tile) - c.tile + work.workers - 1, work.per_worker);
+    const std::uint32_t pairs = pairs_tiles<Pieces>(o, log_at_once) ? tiles / 2 : 0;
+    const std::uint32_t log_of_pair = log_at_once > 0 ? log_at_once - 1 : 0;
+    const std::uint32_t of_tile = (count + (1u << log_at_once) - 1) >> log_at_once;  // pieces
+    const std::uint32_t of_pair = (count + (1u << log_of_pair) - 1) >> log_of_pair;
+    const float per_tile = __fdividef(1.0f, static_cast<float>(of_tile));
+    const float per_pair = kPaired<Pieces> ? __fdividef(1.0f, static_cast<float>(of_pair)) : 0.0f;
+    const std::uint32_t in_pairs = pairs * of_pair;
+    const std::uint32_t all = in_pairs + (tiles - 2 * pairs) * of_tile;
+    // Tiles before piece i, and the piece among those of its tiles.
+    const auto tiles_before = [&](std::uint32_t i, std::uint32_t& among) {
+      if (kPaired<Pieces> && i < in_pairs) {
+        const std::uint32_t n = whole_times(i, per_pair);
+        among = i - n * of_pair;
+        return 2 * n;
+      }
+      const std::uint32_t n = whole_times(i - in_pairs, per_tile);
+      among = i - in_pairs - n * of_tile;
+      return 2 * pairs + n;
     };
     const std::uint32_t i = c.piece + lane - known;
-    const std::uint32_t tile = c.tile + tiles_of(i) * part.workers;
-    const bool found = lane >= known && tile < limit;
-    if (found) {
-      const std::uint32_t chunk = (i - tiles_of(i) * of_tile) * at_once;
-      const std::uint8_t* data = tile < end0 ? o.data[0] : tile < end1 ? o.data[1] : o.data[2];
-      const std::uint32_t first = tile < end0 ? 0 : tile < end1 ? end0 : end1;
-      mine = Piece::of(data + (std::uint64_t{tile - first} * o.chunks + part.begin + chunk) * unit,
-                       min(at_once, count - chunk) * unit);
+    if (lane >= known && i < all) {
+      std::uint32_t among;
+      const std::uint32_t tile = c.tile + tiles_before(i, among) * work.workers;
+      const bool two = kPaired<Pieces> && i < in_pairs;
+      const std::uint32_t log_of_piece = two ? log_of_pair : log_at_once;
+      const std::uint32_t chunk = among << log_of_piece;
+      const std::uint32_t bytes = min(1u << log_of_piece, count - chunk) * unit * 16;
+      const std::uint8_t* from = chunk_at(o, tile, work.begin + chunk, unit);
+      mine = Piece::of(from, bytes);
+      second = two ? static_cast<std::int32_t>(
+                         (chunk_at(o, tile + work.workers, work.begin + chunk, unit) - from) / 16)
+                   : 0;
     }
-    const std::uint32_t all = c.piece + static_cast<std::uint32_t>(__popc(__ballot_sync(~0u, found)));
-    known += all - c.piece;
-    c.tile += tiles_of(all) * part.workers;
-    c.piece = all - tiles_of(all) * of_tile;
-    if (c.tile >= end2) {
+    const std::uint32_t used = min(c.piece + 32 - known, all);
+    known += used - c.piece;
+    if (used < all) {
+      c.tile += tiles_before(used, c.piece) * work.workers;
+    } else {
+      c.tile += tiles * work.workers;
+      c.piece = 0;
+    }
+    if (c.tile >= o.tiles_end[2]) {
       ++c.pass;
       open_product<Pieces>(s, ops, c);
     }
   }
   s.pieces[warp][lane] = mine;
+  if constexpr (kPaired<Pieces>) s.seconds[warp][lane] = second;
   __syncwarp();
   if (lane == 0) {
     s.cursors[warp] = c;
@@ -268,17 +338,28 @@ __device__ __noinline__ void plan_pieces(DecodeShared& s, const DecodeOp* ops, s
   __syncwarp();
 }
 
-// Starts the copy of the next piece, which lane `next` knows, into a slot; nothing when there is no more.
-__device__ __forceinline__ void request(const Piece& known, std::uint32_t next, std::uint8_t* slot,
+// Starts the copies of piece `next` into a slot; nothing when there is none. The second tile's chunks come
+// after the first one's.
+template <int Pieces>
+__device__ __forceinline__ void request(const DecodeShared& s, std::uint32_t next, std::uint8_t* slot,
                                         std::uint64_t* barrier) {
-  const std::uint32_t lane = thread_index() % 32;
+  const std::uint32_t warp = thread_index() / 32;
+  const Piece piece = s.pieces[warp][next];
+  const std::int32_t second = kPaired<Pieces> ? s.seconds[warp][next] : 0;
+  const std::uint8_t* from = piece.from();
+  const std::uint32_t bytes = piece.bytes();
 #if __CUDA_ARCH__ >= 900
-  if (lane == next && known.word != 0) slot_copy(barrier, slot, known.from(), known.bytes());
+  if (!one_lane() || piece.word == 0) return;
+  slot_expect(barrier, second != 0 ? 2 * bytes : bytes);
+  slot_copy(barrier, slot, from, bytes);
+  if (second != 0) slot_copy(barrier, slot + bytes, from + std::int64_t{second} * 16, bytes);
 #else
   static_cast<void>(barrier);
-  const Piece piece = {__shfl_sync(~0u, known.word, static_cast<int>(next))};
 #pragma unroll 1
-  for (std::uint32_t i = lane * 16; i < piece.bytes(); i += 512) copy16(slot + i, piece.from() + i);
+  for (std::uint32_t i = thread_index() % 32 * 16; i < bytes; i += 512) {
+    copy16(slot + i, from + i);
+    if (second != 0) copy16(slot + bytes + i, from + std::int64_t{second} * 16 + i);
+  }
   copies_commit();
 #endif
 }
@@ -303,10 +384,10 @@ __device__ __forceinline__ void request_first(DecodeShared& s, const DecodeOp* o
   s.pieces[warp][lane] = {};
   __syncwarp();
   plan_pieces<Pieces>(s, ops, 32);
-  const Piece known = s.pieces[warp][lane];
 #pragma unroll 1
-  for (std::uint32_t i = 0; i < s.job.slots; ++i)
-    request(known, i, ring_of(s.job, rings, warp) + i * s.job.slot_bytes, s.barriers[warp] + i);
+  for (std::uint32_t i = 0; i < s.job.slots; ++i) {
+    request<Pieces>(s, i, ring_of(s.job, rings, warp) + i * s.job.slot_bytes, s.barriers[warp] + i);
+  }
   if (lane == 0) s.readers[warp].next = s.job.slots;
   __syncwarp();
 }
@@ -315,7 +396,6 @@ __device__ __forceinline__ void request_first(DecodeShared& s, const DecodeOp* o
 struct Reader {
   std::uint32_t slot;
   unsigned parity;
-  Piece known;  // by this lane
   std::uint32_t next_piece;
 
   __device__ __forceinline__ explicit Reader(const DecodeShared& s) {
@@ -323,7 +403,6 @@ struct Reader {
     slot = state.slot;
     parity = state.parity;
     next_piece = state.next;
-    known = s.pieces[thread_index() / 32][thread_index() % 32];
   }
   // For the next piece of weights.
   template <int Pieces>
@@ -332,10 +411,9 @@ struct Reader {
     if (next_piece == 32) {
       leave(s);
       plan_pieces<Pieces>(s, ops, 32);
-      known = s.pieces[thread_index() / 32][thread_index() % 32];
       next_piece = 0;
     }
-    request(known, next_piece++, slot_at, barrier);
+    request<Pieces>(s, next_piece++, slot_at, barrier);
   }
   __device__ __forceinline__ void leave(DecodeShared& s) const {
     if (thread_index() % 32 == 0) s.readers[thread_index() / 32] = {slot, parity, next_piece};
@@ -387,29 +465,30 @@ struct Reader {
 
 // ---- the product
 
-// A lane's share of the operand for a chunk. Of up to four rows (`Few`) the eight columns of a product are
-// the high and low halves of each; else eight rows' high halves, then their low ones.
-template <bool Few>
-struct Columns;
-template <>
-struct Columns<false> {
-  uint4 steps[4];
-  float2 sums[2];  // of each 32-block
-  __device__ void load(const std::uint32_t* reads, std::uint32_t step_words, const float* from,
-                       std::uint32_t pitch) {
+// Of up to four rows (`Few`) the eight columns of a product are the high and low halves of each; else they
+// are eight rows' high halves, then their low ones.
+
+// Words of the operand from a step to the next.
+template <int Groups, bool Few>
+constexpr std::uint32_t kStep = step_rows(8 * Groups, Few ? kFewRows : 8 * Groups) * kStepWords;
+
+// A lane's share of the operand for the `Steps` steps that share a scale.
+template <int Steps>
+struct Columns {
+  uint4 steps[Steps];
+  float2 sums;
+  __device__ __forceinline__ void load(const std::uint32_t* reads, std::uint32_t step_words,
+                                       const float* from) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) steps[i] = *reinterpret_cast<const uint4*>(reads + i * step_words);
-#pragma unroll
-    for (int block = 0; block < 2; ++block)
-      sums[block] = *reinterpret_cast<const float2*>(from + block * pitch);
+    for (int i = 0; i < Steps; ++i) steps[i] = *reinterpret_cast<const uint4*>(reads + i * step_words);
+    sums = *reinterpret_cast<const float2*>(from);
   }
 };
-template <>
-struct Columns<true> {
+struct FewColumns {  // for a chunk
   uint2 steps[4];
   float sums[2];
-  __device__ void load(const std::uint32_t* reads, std::uint32_t step_words, const float* from,
-                       std::uint32_t pitch) {
+  __device__ __forceinline__ void load(const std::uint32_t* reads, std::uint32_t step_words,
+                                       const float* from, std::uint32_t pitch) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) steps[i] = *reinterpret_cast<const uint2*>(reads + i * step_words);
 #pragma unroll
@@ -417,118 +496,139 @@ struct Columns<true> {
   }
 };
 
-// Adds a chunk to the sums of eight rows: rows r and r + 8 (r = lane / 4) of columns 2 (lane % 4) and the
-// next.
-template <Format F>
-__device__ __forceinline__ void add_chunk(const Fragment<F>& weights, const unsigned (&a)[4][4],
-                                          const Columns<false>& x, float (&sum)[4]) {
+// Adds a chunk of each of `Tiles` tiles to the sums of `Groups` groups of eight rows; tile t's begins at
+// from + t * tile_bytes. sum[tile][group]: rows r and r + 8 (r = lane / 4) of columns 2 (lane % 4) and the
+// next. What is read of the operand serves all tiles, and is read a stage before it is multiplied.
+template <Format F, int Groups, int Tiles>
+__device__ __forceinline__ void add_chunk(const std::uint8_t* from, std::uint32_t tile_bytes,
+                                          const std::uint32_t* reads, const float* sums, int lane,
+                                          float (&sum)[Tiles][Groups][4]) {
   using W = Fragment<F>;
-  // Chains of products: each scale's high halves (with the offset) and its low ones.
-  float high[W::kScales][4] = {};
-  float low[W::kScales][4] = {};
-  if constexpr (W::kOffset) {
+  constexpr int kSteps = 4 / W::kScales;
+  constexpr std::uint32_t kWords = kStep<Groups, false>;
+  W weights[Tiles];
 #pragma unroll
-    for (int block = 0; block < 2; ++block) {
-      high[block][0] = x.sums[block].x * W::kOffset0;
-      high[block][1] = x.sums[block].y * W::kOffset0;
-      high[block][2] = x.sums[block].x * W::kOffset1;
-      high[block][3] = x.sums[block].y * W::kOffset1;
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < 4 / W::kScales; ++i) {
-#pragma unroll
-    for (int k = 0; k < W::kScales; ++k) {
-      const int at = k * (4 / W::kScales) + i;
-      mma(high[k], a[at], x.steps[at].x, x.steps[at].y);
-      mma(low[k], a[at], x.steps[at].z, x.steps[at].w);
-    }
-  }
+  for (int t = 0; t < Tiles; ++t) weights[t].load(from + t * tile_bytes, lane);
+  Columns<kSteps> x[2];
+  const auto load = [&](int stage) {
+    const int k = stage / Groups;
+    const int n = stage % Groups;
+    x[stage % 2].load(reads + k * kSteps * kWords + n * 8 * kStepWords, kWords,
+                      sums + k * kSteps / 2 * 8 * Groups + n * 8);
+  };
+  load(0);
 #pragma unroll
   for (int k = 0; k < W::kScales; ++k) {
-    sum[0] = fmaf(weights.scale[k].x, high[k][0] + low[k][0], sum[0]);
-    sum[1] = fmaf(weights.scale[k].x, high[k][1] + low[k][1], sum[1]);
-    sum[2] = fmaf(weights.scale[k].y, high[k][2] + low[k][2], sum[2]);
-    sum[3] = fmaf(weights.scale[k].y, high[k][3] + low[k][3], sum[3]);
-    if constexpr (W::kMinima) {
-      sum[0] = fmaf(weights.minimum[k].x, x.sums[k].x, sum[0]);
-      sum[1] = fmaf(weights.minimum[k].x, x.sums[k].y, sum[1]);
-      sum[2] = fmaf(weights.minimum[k].y, x.sums[k].x, sum[2]);
-      sum[3] = fmaf(weights.minimum[k].y, x.sums[k].y, sum[3]);
+    unsigned a[Tiles][kSteps][4];
+#pragma unroll
+    for (int t = 0; t < Tiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) weights[t].step(k * kSteps + i, a[t][i]);
     }
-  }
-}
-// Of up to four: rows r and r + 8 of column lane % 4, with half of the products.
-template <Format F>
-__device__ __forceinline__ void add_chunk(const Fragment<F>& weights, const unsigned (&a)[4][4],
-                                          const Columns<true>& x, float (&sum)[2]) {
-  using W = Fragment<F>;
-  float c[W::kScales][4] = {};  // high, low of row r; of r + 8
-  if constexpr (W::kOffset) {
 #pragma unroll
-    for (int block = 0; block < 2; ++block) {
-      c[block][0] = x.sums[block] * W::kOffset0;
-      c[block][2] = x.sums[block] * W::kOffset1;
-    }
-  }
+    for (int n = 0; n < Groups; ++n) {
+      const int stage = k * Groups + n;
+      if (stage + 1 < W::kScales * Groups) load(stage + 1);
+      const Columns<kSteps>& c = x[stage % 2];
+      // The high halves with the offset times the sum of the activations, and the low ones.
+      float start[4] = {};
+      if constexpr (W::kOffset) {
+        start[0] = c.sums.x * W::kOffset0;
+        start[1] = c.sums.y * W::kOffset0;
+        start[2] = c.sums.x * W::kOffset1;
+        start[3] = c.sums.y * W::kOffset1;
+      }
+      constexpr float kZero[4] = {};
+      float high[Tiles][4];
+      float low[Tiles][4];
 #pragma unroll
-  for (int i = 0; i < 4 / W::kScales; ++i) {
+      for (int i = 0; i < kSteps; ++i) {
 #pragma unroll
-    for (int k = 0; k < W::kScales; ++k) {
-      const int at = k * (4 / W::kScales) + i;
-      mma(c[k], a[at], x.steps[at].x, x.steps[at].y);
-    }
-  }
+        for (int t = 0; t < Tiles; ++t) {
+          if (i == 0) {
+            mma(high[t], start, a[t][i], c.steps[i].x, c.steps[i].y);
+            mma(low[t], kZero, a[t][i], c.steps[i].z, c.steps[i].w);
+          } else {
+            mma(high[t], a[t][i], c.steps[i].x, c.steps[i].y);
+            mma(low[t], a[t][i], c.steps[i].z, c.steps[i].w);
+          }
+        }
+      }
 #pragma unroll
-  for (int k = 0; k < W::kScales; ++k) {
-    sum[0] = fmaf(weights.scale[k].x, c[k][0] + c[k][1], sum[0]);
-    sum[1] = fmaf(weights.scale[k].y, c[k][2] + c[k][3], sum[1]);
-    if constexpr (W::kMinima) {
-      sum[0] = fmaf(weights.minimum[k].x, x.sums[k], sum[0]);
-      sum[1] = fmaf(weights.minimum[k].y, x.sums[k], sum[1]);
+      for (int t = 0; t < Tiles; ++t) {
+        float(&v)[4] = sum[t][n];
+        const float2 scale = weights[t].scale(k);
+        v[0] = fmaf(scale.x, high[t][0] + low[t][0], v[0]);
+        v[1] = fmaf(scale.x, high[t][1] + low[t][1], v[1]);
+        v[2] = fmaf(scale.y, high[t][2] + low[t][2], v[2]);
+        v[3] = fmaf(scale.y, high[t][3] + low[t][3], v[3]);
+        if constexpr (W::kMinima) {
+          const float2 minimum = weights[t].minimum[k];
+          v[0] = fmaf(minimum.x, c.sums.x, v[0]);
+          v[1] = fmaf(minimum.x, c.sums.y, v[1]);
+          v[2] = fmaf(minimum.y, c.sums.x, v[2]);
+          v[3] = fmaf(minimum.y, c.sums.y, v[3]);
+        }
+      }
     }
   }
 }
 
-// Adds `Together` chunks, one after the other. What they need is read before the first is multiplied.
-template <Format F, int Tiles, bool Few, int Together>
-__device__ __forceinline__ void add_chunks(const std::uint8_t* from,
-                                           const std::uint32_t* const (&reads)[Tiles],
-                                           std::uint32_t step_words, std::uint32_t offset, const float* sums,
-                                           int lane, float (&sum)[Tiles][Few ? 2 : 4]) {
-  Fragment<F> weights[Together];
+// Adds `Chunks` chunks of a tile, one after the other, to the sums of up to four rows: rows r and r + 8 of
+// column lane % 4. With half of the products of eight rows. What they need is read before the first is
+// multiplied.
+template <Format F, int Chunks>
+__device__ __forceinline__ void add_few(const std::uint8_t* from, const std::uint32_t* reads,
+                                        const float* sums, int lane, float (&sum)[2]) {
+  using W = Fragment<F>;
+  constexpr std::uint32_t kWords = kStep<1, true>;
+  W weights[Chunks];
+  FewColumns x[Chunks];
 #pragma unroll
-  for (int t = 0; t < Together; ++t) weights[t].load(from + t * chunk_bytes(F), lane);
-  unsigned a[Together][4][4];
+  for (int i = 0; i < Chunks; ++i) weights[i].load(from + i * chunk_bytes(F), lane);
 #pragma unroll
-  for (int n = 0; n < Tiles; ++n) {
-    Columns<Few> x[Together];
+  for (int i = 0; i < Chunks; ++i) x[i].load(reads + i * 4 * kWords, kWords, sums + i * 16, 8);
+  // To the compiler a border: else it reads just before it multiplies, and waits.
+  if constexpr (Chunks > 1) __syncwarp();
 #pragma unroll
-    for (int t = 0; t < Together; ++t)
-      x[t].load(reads[n] + offset + t * 4 * step_words, step_words, sums + t * 16 * Tiles + n * 8, 8 * Tiles);
-    // To the compiler a border: else it reads just before it multiplies, and waits.
-    if constexpr (Together > 1) __syncwarp();
-    if (n == 0) {
+  for (int chunk = 0; chunk < Chunks; ++chunk) {
+    float c[W::kScales][4] = {};  // high, low of row r; of r + 8
+    if constexpr (W::kOffset) {
 #pragma unroll
-      for (int t = 0; t < Together; ++t) {
-        weights[t].template step<0>(a[t][0]);
-        weights[t].template step<1>(a[t][1]);
-        weights[t].template step<2>(a[t][2]);
-        weights[t].template step<3>(a[t][3]);
+      for (int block = 0; block < 2; ++block) {
+        c[block][0] = x[chunk].sums[block] * W::kOffset0;
+        c[block][2] = x[chunk].sums[block] * W::kOffset1;
       }
     }
 #pragma unroll
-    for (int t = 0; t < Together; ++t) add_chunk<F>(weights[t], a[t], x[t], sum[n]);
+    for (int i = 0; i < 4 / W::kScales; ++i) {
+#pragma unroll
+      for (int k = 0; k < W::kScales; ++k) {
+        const int at = k * (4 / W::kScales) + i;
+        unsigned a[4];
+        weights[chunk].step(at, a);
+        mma(c[k], a, x[chunk].steps[at].x, x[chunk].steps[at].y);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < W::kScales; ++k) {
+      const float2 scale = weights[chunk].scale(k);
+      sum[0] = fmaf(scale.x, c[k][0] + c[k][1], sum[0]);
+      sum[1] = fmaf(scale.y, c[k][2] + c[k][3], sum[1]);
+      if constexpr (W::kMinima) {
+        sum[0] = fmaf(weights[chunk].minimum[k].x, x[chunk].sums[k], sum[0]);
+        sum[1] = fmaf(weights[chunk].minimum[k].y, x[chunk].sums[k], sum[1]);
+      }
+    }
   }
 }
 
 // What a warp knows of its part in a product.
-template <int Tiles>
+template <int Groups>
 struct Share {
-  const std::uint32_t* reads[Tiles];  // of the operand, at the slice's first chunk
+  const std::uint32_t* reads;  // of the operand, at the slice's first chunk
   const float* sums;
-  float2 scales[Tiles];
-  std::uint32_t step_words;
+  float2 scales[Groups];
   std::uint32_t count;  // chunks of the slice
   std::uint32_t rows, first_row;
   std::uint32_t group;
@@ -537,179 +637,213 @@ struct Share {
   std::uint8_t* ring;       // of the warp
   std::uint64_t* barriers;  // of its slots
   std::uint32_t slots, slot_bytes;
+  float* reduce;
+  float* out;  // [rows][width]
+  std::uint32_t width;
 };
 
-// Tiles `tile`, tile + workers, … below `end` of one matrix with `matrix_rows` rows; `first`: its first tile.
-// Gives the tile after the last. `Few`: of up to four rows.
-template <Format F, int Tiles, bool Few>
-__device__ __forceinline__ std::uint32_t multiply_tiles(DecodeShared& s, const DecodeOp* ops, Reader& reader,
-                                                        const Share<Tiles>& my, std::uint32_t tile,
-                                                        std::uint32_t workers, std::uint32_t first,
-                                                        std::uint32_t end, std::uint32_t matrix_rows,
-                                                        float* reduce, unsigned& flip, float* out,
-                                                        std::uint32_t width) {
-  constexpr std::uint32_t kGroupWarps = kSlices / Tiles;
-  constexpr std::uint32_t kBytes = chunk_bytes(F);
-  const std::uint32_t at_once = chunks_of_slot(F, my.slot_bytes);
+// The sums of a tile, scaled, to where the product's results lie: by every warp, or added up by the warps of
+// a group. `column`: of the tile's first row among the results; `valid`: how many of its rows there are.
+template <int Groups, bool Few>
+__device__ __forceinline__ void write_tile(const Share<Groups>& my, const float (&sum)[Groups][Few ? 2 : 4],
+                                           std::uint32_t column, std::uint32_t valid, unsigned& flip) {
+  constexpr std::uint32_t kGroupWarps = kSlices / Groups;
+  constexpr int kLaneRows = Few ? 1 : 2;
   const std::uint32_t rows = my.rows;
   const int lane = my.lane;
-#pragma unroll 1
-  for (; tile < end; tile += workers) {
-    constexpr int kLaneRows = Few ? 1 : 2;  // of a tile of rows, that a lane has sums of
-    float sum[Tiles][2 * kLaneRows] = {};
-    std::uint32_t offset = 0;
-    const float* sums = my.sums;
-#pragma unroll 1
-    for (std::uint32_t left = my.count; left > 0;) {
-      reader.wait(my.barriers, my.slots);
-      std::uint8_t* const slot = my.ring + reader.slot * my.slot_bytes;
-      const std::uint8_t* stage = slot;
-      std::uint32_t n = min(at_once, left);
-      left -= n;
-      // Two chunks at a time keep the tensor cores busy.
-      constexpr int kTogether = Few ? 2 : 1;
-#pragma unroll 1
-      while (n > 0) {
-        if (n >= kTogether) {
-          add_chunks<F, Tiles, Few, kTogether>(stage, my.reads, my.step_words, offset, sums, lane, sum);
-          n -= kTogether;
-          stage += kTogether * kBytes;
-          offset += kTogether * 4 * my.step_words;
-          sums += kTogether * 16 * Tiles;
-        } else {
-          add_chunks<F, Tiles, Few, 1>(stage, my.reads, my.step_words, offset, sums, lane, sum);
-          offset += 4 * my.step_words;
-          sums += 16 * Tiles;
-          break;
-        }
-      }
-      __syncwarp();
-      reader.ask<Tiles>(s, ops, slot, my.barriers + reader.slot);
-      reader.next(my.slots);
-    }
+  std::uint32_t width = my.width;
+  renew(width);
+  float* out = my.out + column;
+  if constexpr (kGroupWarps == 1) {
+    const std::uint32_t w = lane / 4;
+    std::uint32_t row = 2 * (lane % 4);
+    out += std::size_t{my.first_row + row} * width + w;
 #pragma unroll
-    for (int n = 0; n < Tiles; ++n) {
-      sum[n][0] *= Fragment<F>::kUnit0 * my.scales[n].x;
-      sum[n][kLaneRows] *= Fragment<F>::kUnit1 * my.scales[n].x;
+    for (int n = 0; n < Groups; ++n, row += 8, out += std::size_t{8} * width) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (row + i % 2 < rows && w + i / 2 * 8 < valid)
+          out[i % 2 * std::size_t{width} + i / 2 * 8] = sum[n][i];
+      }
+    }
+  } else {
+    flip ^= 1;
+    float* mine = my.reduce + (flip * kWarps + my.warp) * 16 * rows;
+#pragma unroll
+    for (int n = 0; n < Groups; ++n) {
+#pragma unroll
+      for (int i = 0; i < 2 * kLaneRows; ++i) {
+        const std::uint32_t row = n * 8 + kLaneRows * (lane % 4) + i % kLaneRows;
+        if (row < rows) mine[row * 16 + lane / 4 + i / kLaneRows * 8] = sum[n][i];
+      }
+    }
+    group_sync(1 + static_cast<int>(my.group), kGroupWarps * 32);
+    const float* all = my.reduce + (flip * kWarps + my.group * kGroupWarps) * 16 * rows;
+#pragma unroll 1
+    for (std::uint32_t i = my.warp % kGroupWarps * 32 + lane; i < 16 * rows; i += kGroupWarps * 32) {
+      float v = all[i] + all[16 * rows + i];
+      if constexpr (kGroupWarps == 4) v = v + (all[2 * 16 * rows + i] + all[3 * 16 * rows + i]);
+      if (i % 16 < valid) out[std::size_t{my.first_row + i / 16} * width + i % 16] = v;
+    }
+  }
+}
+
+// Multiplies tile `tile`, or that and the worker's next one, whose pieces come together.
+template <Format F, int Groups, bool Few, int Tiles>
+__device__ __forceinline__ void multiply_tiles(DecodeShared& s, const DecodeOp* ops, const DecodeOp& op,
+                                               Reader& reader, const Share<Groups>& my, std::uint32_t tile,
+                                               std::uint32_t workers, unsigned& flip) {
+  constexpr std::uint32_t kBytes = chunk_bytes(F);
+  const std::uint32_t at_once = chunks_of_slot(F, my.slot_bytes) / Tiles;
+  float sum[Tiles][Groups][Few ? 2 : 4] = {};
+  constexpr std::uint32_t kChunkWords = 4 * kStep<Groups, Few>;
+  const std::uint32_t* reads = my.reads;
+  const float* sums = my.sums;
+#pragma unroll 1
+  for (std::uint32_t left = my.count; left > 0;) {
+    reader.wait(my.barriers, my.slots);
+    std::uint8_t* const slot = my.ring + reader.slot * my.slot_bytes;
+    const std::uint8_t* stage = slot;
+    std::uint32_t n = min(at_once, left);
+    left -= n;
+    const std::uint32_t tile_bytes = n * kBytes;
+    const auto pass = [&](std::uint32_t chunks) {
+      n -= chunks;
+      stage += chunks * kBytes;
+      reads += chunks * kChunkWords;
+      sums += chunks * 16 * Groups;
+    };
+#pragma unroll 1
+    while (n > 0) {
+      if constexpr (!Few) {
+        add_chunk<F, Groups, Tiles>(stage, tile_bytes, reads, sums, my.lane, sum);
+        pass(1);
+      } else if (n > 1) {
+        add_few<F, 2>(stage, reads, sums, my.lane, sum[0][0]);  // keeps the tensor cores busy
+        pass(2);
+      } else {
+        add_few<F, 1>(stage, reads, sums, my.lane, sum[0][0]);
+        break;
+      }
+    }
+    __syncwarp();
+    reader.template ask<Groups>(s, ops, slot, my.barriers + reader.slot);
+    reader.next(my.slots);
+  }
+  constexpr int kLaneRows = Few ? 1 : 2;
+#pragma unroll
+  for (int t = 0; t < Tiles; ++t, tile += workers) {
+#pragma unroll
+    for (int n = 0; n < Groups; ++n) {
+      float(&v)[2 * kLaneRows] = sum[t][n];
+      float2 scale = my.scales[n];
+      renew(scale.x);
+      v[0] *= Fragment<F>::kUnit0 * scale.x;
+      v[kLaneRows] *= Fragment<F>::kUnit1 * scale.x;
       if constexpr (Few) continue;
-      sum[n][1] *= Fragment<F>::kUnit0 * my.scales[n].y;
-      sum[n][3] *= Fragment<F>::kUnit1 * my.scales[n].y;
+      renew(scale.y);
+      v[1] *= Fragment<F>::kUnit0 * scale.y;
+      v[3] *= Fragment<F>::kUnit1 * scale.y;
     }
-    const std::uint32_t tile_row = (tile - first) * kTileRows;
-    if constexpr (kGroupWarps == 1) {
-      const std::uint32_t w = tile_row + lane / 4;
-#pragma unroll
-      for (int n = 0; n < Tiles; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const std::uint32_t row = n * 8 + 2 * (lane % 4) + i % 2;
-          if (row < rows && w + i / 2 * 8 < matrix_rows)
-            out[std::size_t{my.first_row + row} * width + w + i / 2 * 8] = sum[n][i];
-        }
-      }
-    } else {
-      flip ^= 1;
-      float* mine = reduce + (flip * kWarps + my.warp) * 16 * rows;
-#pragma unroll
-      for (int n = 0; n < Tiles; ++n) {
-#pragma unroll
-        for (int i = 0; i < 2 * kLaneRows; ++i) {
-          const std::uint32_t row = n * 8 + kLaneRows * (lane % 4) + i % kLaneRows;
-          if (row < rows) mine[row * 16 + lane / 4 + i / kLaneRows * 8] = sum[n][i];
-        }
-      }
-      group_sync(1 + static_cast<int>(my.group), kGroupWarps * 32);
-      const float* all = reduce + (flip * kWarps + my.group * kGroupWarps) * 16 * rows;
+    const int which = matrix_of(op, tile);
+    const std::uint32_t row = (tile - (which == 0 ? 0 : op.tiles_end[which - 1])) * kTileRows;
+    const std::uint32_t before = which == 0 ? 0 : which == 1 ? op.rows[0] : op.rows[0] + op.rows[1];
+    write_tile<Groups, Few>(my, sum[t], before + row, op.rows[which] - row, flip);
+  }
+}
+
+// The run of tiles of one format that begins with `tile`. Gives the warp's next one after it.
+template <Format F, int Groups, bool Few>
+__device__ __forceinline__ std::uint32_t multiply_run(DecodeShared& s, const DecodeOp* ops,
+                                                      const DecodeOp& op, Reader& reader,
+                                                      const Share<Groups>& my, std::uint32_t tile,
+                                                      std::uint32_t workers, unsigned& flip) {
+  const std::uint32_t end = run_end(op, tile);
 #pragma unroll 1
-      for (std::uint32_t i = my.warp % kGroupWarps * 32 + lane; i < 16 * rows; i += kGroupWarps * 32) {
-        float v = all[i] + all[16 * rows + i];
-        if constexpr (kGroupWarps == 4) v = v + (all[2 * 16 * rows + i] + all[3 * 16 * rows + i]);
-        const std::uint32_t w = tile_row + i % 16;
-        if (w < matrix_rows) out[std::size_t{my.first_row + i / 16} * width + w] = v;
+  while (tile < end) {
+    if constexpr (kPaired<Groups>) {
+      if (pairs_tiles<Groups>(op, log_chunks_of_slot(chunk_bytes(F), my.slot_bytes)) &&
+          tile + workers < end) {
+        multiply_tiles<F, Groups, Few, 2>(s, ops, op, reader, my, tile, workers, flip);
+        tile += 2 * workers;
+        continue;
       }
     }
+    multiply_tiles<F, Groups, Few, 1>(s, ops, op, reader, my, tile, workers, flip);
+    tile += workers;
   }
   return tile;
 }
 
 // One pass of product `o`: the operand that the block's threads have written to shared memory times all tiles
-// of this block; out [parts * Tiles][out_rows] [width], rows first_row .. of it. `reduce`: [2][warps][16 *
-// rows]. A function of its own, so that its loops have the registers to themselves.
-template <int Tiles, bool Few>
+// of this block; out [parts * Groups][out_rows] [width], rows first_row .. of it. `reduce`: [2][warps][16 *
+// rows]. `Groups`: of eight rows; `Few`: of up to four. A function of its own, so that its loops have the
+// registers to themselves.
+template <int Groups, bool Few>
 __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::uint8_t* rings,
                                      std::uint8_t* region, float* reduce, std::uint32_t o,
                                      std::uint32_t pass_rows, float* out, std::uint32_t out_rows,
                                      std::uint32_t first_row) {
   const DecodeOp& op = ops[o];
-  const MyPart part = my_part<Tiles>(s, op);
-  const Operand x = shared_operand<Tiles>(region, part, pass_rows);
+  const MyPart part = my_part<Groups>(s, op);
+  const Operand x = shared_operand<Groups>(region, part, pass_rows);
   if (part.worker >= part.workers) return;  // this block has nothing to do, and asked for nothing
-  constexpr std::uint32_t kGroupWarps = kSlices / Tiles;
+  constexpr std::uint32_t kGroupWarps = kSlices / Groups;
   const std::uint32_t thread = thread_index();
-  Share<Tiles> my;
+  Share<Groups> my;
   my.lane = thread % 32;
   my.warp = thread / 32;
   my.group = my.warp / kGroupWarps;
   my.rows = x.rows;
   my.first_row = first_row;
-  my.step_words = x.rows * kStepWords;
   my.slots = s.job.slots;
   my.slot_bytes = s.job.slot_bytes;
   my.barriers = s.barriers[my.warp];
+  my.reduce = reduce;
+  my.out = out + std::size_t{part.index} * out_rows * op.width;
+  my.width = op.width;
   const std::uint32_t begin = part.begin;
   my.count = part.end - begin;
-  my.sums = x.sums + (begin - part.chunk0) * 16 * Tiles + (Few ? 1 : 2) * (my.lane % 4);
+  my.sums = x.sums + (begin - part.chunk0) * 16 * Groups + (Few ? 1 : 2) * (my.lane % 4);
   my.ring = ring_of(s.job, rings, my.warp);
   Reader reader(s);
   __syncthreads();  // the operand is there
   const float* scales = x.scales + (part.slice - part.slice0) * x.pitch;
-  const std::uint32_t* steps = x.steps + (begin - part.chunk0) * 4 * my.step_words + (my.lane % 4) * 4;
-  // Columns of B without a row read the last one's; nobody reads their sums.
+  // Columns of B without a row read what lies there; nobody reads their sums.
+  my.reads = x.steps + (begin - part.chunk0) * 4 * kStep<Groups, Few> + (my.lane % 4) * 4;
   if constexpr (Few) {
-    my.reads[0] = steps + min(my.lane / 8u, x.rows - 1) * kStepWords + my.lane / 4 % 2 * 2;
+    my.reads += my.lane / 8 * kStepWords + my.lane / 4 % 2 * 2;
     my.scales[0].x = scales[my.lane % 4];
   } else {
+    my.reads += my.lane / 4 * kStepWords;
 #pragma unroll
-    for (int n = 0; n < Tiles; ++n) {
-      my.reads[n] = steps + min(n * 8 + my.lane / 4u, x.rows - 1) * kStepWords;
+    for (int n = 0; n < Groups; ++n)
       my.scales[n] = *reinterpret_cast<const float2*>(scales + n * 8 + 2 * (my.lane % 4));
-    }
   }
-  out += std::size_t{part.index} * out_rows * op.width;
   unsigned flip = 0;
   std::uint32_t tile = part.worker;
 #pragma unroll 1
-  for (int which = 0; which < 3; ++which) {
-    const std::uint32_t first = which == 0 ? 0u : op.tiles_end[which - 1];
-    const std::uint32_t end = op.tiles_end[which];
-    const std::uint32_t matrix_rows = op.rows[which];
-    switch (static_cast<Format>(op.format[which])) {
+  while (tile < op.tiles_end[2]) {
+    switch (static_cast<Format>(op.format[matrix_of(op, tile)])) {
       case Format::kQ4:
-        tile = multiply_tiles<Format::kQ4, Tiles, Few>(s, ops, reader, my, tile, part.workers, first, end,
-                                                       matrix_rows, reduce, flip, out, op.width);
+        tile = multiply_run<Format::kQ4, Groups, Few>(s, ops, op, reader, my, tile, part.workers, flip);
         break;
       case Format::kQ8:
-        tile = multiply_tiles<Format::kQ8, Tiles, Few>(s, ops, reader, my, tile, part.workers, first, end,
-                                                       matrix_rows, reduce, flip, out, op.width);
+        tile = multiply_run<Format::kQ8, Groups, Few>(s, ops, op, reader, my, tile, part.workers, flip);
         break;
       case Format::kH16:
-        tile = multiply_tiles<Format::kH16, Tiles, Few>(s, ops, reader, my, tile, part.workers, first, end,
-                                                        matrix_rows, reduce, flip, out, op.width);
+        tile = multiply_run<Format::kH16, Groups, Few>(s, ops, op, reader, my, tile, part.workers, flip);
         break;
       case Format::kA4:
-        tile = multiply_tiles<Format::kA4, Tiles, Few>(s, ops, reader, my, tile, part.workers, first, end,
-                                                       matrix_rows, reduce, flip, out, op.width);
+        tile = multiply_run<Format::kA4, Groups, Few>(s, ops, op, reader, my, tile, part.workers, flip);
         break;
       case Format::kA8:
-        tile = multiply_tiles<Format::kA8, Tiles, Few>(s, ops, reader, my, tile, part.workers, first, end,
-                                                       matrix_rows, reduce, flip, out, op.width);
+        tile = multiply_run<Format::kA8, Groups, Few>(s, ops, op, reader, my, tile, part.workers, flip);
         break;
       case Format::kS8:
-        tile = multiply_tiles<Format::kS8, Tiles, Few>(s, ops, reader, my, tile, part.workers, first, end,
-                                                       matrix_rows, reduce, flip, out, op.width);
+        tile = multiply_run<Format::kS8, Groups, Few>(s, ops, op, reader, my, tile, part.workers, flip);
         break;
     }
-    out += matrix_rows;
   }
   reader.leave(s);
 }

@@ -28,6 +28,7 @@ DecodeOp make_op(std::span<const PackedMatrix* const> matrices, std::uint32_t co
     op.data[count] = m->data.data();
     op.rows[count] = m->rows;
     op.format[count] = static_cast<std::uint8_t>(m->format);
+    op.unit[count] = static_cast<std::uint8_t>(chunk_bytes(m->format) / 16);
     op.tiles_end[count++] = tiles += m->tiles;
     op.width += m->rows;
     op.chunks = static_cast<std::uint16_t>(m->chunks);
@@ -35,6 +36,16 @@ DecodeOp make_op(std::span<const PackedMatrix* const> matrices, std::uint32_t co
   for (; count < 3; ++count) {
     op.tiles_end[count] = tiles;
     op.format[count] = op.format[count - 1];
+    op.unit[count] = op.unit[count - 1];
+  }
+  const auto place = [](const PackedMatrix* m) {
+    return reinterpret_cast<std::uintptr_t>(m->data.data()) / 16;
+  };
+  for (const PackedMatrix* m : matrices) {
+    const std::uintptr_t last = place(m) + std::uint64_t{m->tiles} * m->chunks * chunk_bytes(m->format) / 16;
+    for (const PackedMatrix* other : matrices) {
+      if (last > place(other) && last - place(other) > 0x7fff'ffff) op.near = false;
+    }
   }
   return op;
 }

@@ -25,6 +25,13 @@ template <typename T>
 __device__ __forceinline__ void renew(const T*& pointer) {
   asm volatile("" : "+l"(pointer));
 }
+// The same of a number: what is derived from it is not kept through a loop.
+__device__ __forceinline__ void renew(std::uint32_t& number) {
+  asm volatile("" : "+r"(number));
+}
+__device__ __forceinline__ void renew(float& number) {
+  asm volatile("" : "+f"(number));
+}
 
 // The block's shared memory whose size the launch says, and that of one T which the kernel declares.
 __device__ __forceinline__ std::uint8_t* dynamic_shared() {
@@ -122,17 +129,31 @@ __device__ __forceinline__ void slot_init(std::uint64_t* barrier) {
 __device__ __forceinline__ void slots_ready() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
+// True for one lane of the warp, and the compiler knows that it is one.
+__device__ __forceinline__ bool one_lane() {
+  unsigned chosen;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(chosen));
+  return chosen != 0;
+}
+// Before copies of what threads, also those of other blocks, wrote, or over what they read; by the thread
+// that starts them, after it has waited for those.
+__device__ __forceinline__ void copies_see_writes() {
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
+// All bytes that the slot's copies bring, before the first.
+__device__ __forceinline__ void slot_expect(std::uint64_t* barrier, std::uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
 __device__ __forceinline__ void slot_copy(std::uint64_t* barrier, void* to, const void* from,
                                           std::uint32_t bytes) {
-  const unsigned address = shared_address(barrier);
   std::uint64_t once;  // what is read once a round shall not push everything else out of the cache
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
-               : "memory");
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
-      "l"(from), "r"(bytes), "r"(address), "l"(once)
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(once)
       : "memory");
 }
 __device__ __forceinline__ void slot_wait(std::uint64_t* barrier, unsigned parity) {
@@ -147,7 +168,17 @@ __device__ __forceinline__ void slot_wait(std::uint64_t* barrier, unsigned parit
 
 // ---- tensor cores
 
-// c += A B: A 16 x 16 and B 16 x 8 of f16, c 16 x 8 of f32, spread over a warp as mma.m16n8k16 wants them.
+// d = c + A B: A 16 x 16 and B 16 x 8 of f16, c and d 16 x 8 of f32, spread over a warp as mma.m16n8k16 wants
+// them.
+__device__ __forceinline__ void mma(float (&d)[4], const float (&c)[4], const unsigned (&a)[4], unsigned b0,
+                                    unsigned b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%10,%11,%12,%13};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]),
+        "f"(c[3]));
+}
+// c += A B.
 __device__ __forceinline__ void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"

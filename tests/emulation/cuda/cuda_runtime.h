@@ -87,6 +87,9 @@ inline void sincospif(float x, float* sine, float* cosine) {
   *sine = static_cast<float>(std::sin(static_cast<double>(x) * 3.14159265358979323846));
   *cosine = static_cast<float>(std::cos(static_cast<double>(x) * 3.14159265358979323846));
 }
+inline float __fdividef(float x, float y) {
+  return x / y;
+}
 inline float __expf(float x) {
   return std::exp(x);
 }

@@ -299,8 +299,10 @@ void run_blocks(unsigned first, unsigned count, std::size_t shared_bytes) {
   if (left != 0) die("threads wait for others that never come");
 }
 
-// A slot's barrier: the parity of its next copy in bit 0, whether a copy has been asked for in bit 1.
+// A slot's barrier: the parity of its next copies in bit 0, whether they have been asked for in bit 1, and
+// above how many bytes they bring.
 constexpr std::uint64_t kAsked = 2;
+constexpr std::uint64_t kExpectedByte = 4;
 
 }  // namespace
 
@@ -407,9 +409,12 @@ void copies_wait(std::size_t pending) {
 void slot_init(std::uint64_t* barrier) {
   *barrier = 0;
 }
-void slot_copy(std::uint64_t* barrier, void* to, const void* from, std::size_t bytes) {
+void slot_expect(std::uint64_t* barrier, std::size_t bytes) {
   if (*barrier & kAsked) die("a slot of the ring is asked for again before it was waited for");
-  *barrier |= kAsked;
+  *barrier |= kAsked | bytes * kExpectedByte;
+}
+void slot_copy(std::uint64_t* barrier, void* to, const void* from, std::size_t bytes) {
+  if (!(*barrier & kAsked)) die("a copy into a slot that nothing was said to come to");
   if (reinterpret_cast<std::uintptr_t>(to) % 16 != 0 || reinterpret_cast<std::uintptr_t>(from) % 16 != 0 ||
       bytes % 16 != 0)
     die("a bulk copy that is not whole 16-byte pieces");
@@ -422,11 +427,14 @@ void slot_wait(std::uint64_t* barrier, unsigned parity) {
       give_way();
       continue;
     }
-    auto& copies = current->block->copies;
-    const auto found =
-        std::find_if(copies.begin(), copies.end(), [&](const SlotCopy& c) { return c.barrier == barrier; });
-    found->copy.make();
-    copies.erase(found);
+    std::size_t missing = *barrier / kExpectedByte;
+    std::erase_if(current->block->copies, [&](const SlotCopy& c) {
+      if (c.barrier != barrier) return false;
+      c.copy.make();
+      missing -= c.copy.bytes;
+      return true;
+    });
+    if (missing != 0) die("a slot waits for other bytes than its copies bring");
     *barrier = (*barrier & 1) ^ 1;
   }
 }

@@ -56,6 +56,7 @@ void copy_later(void* to, const void* from, std::size_t bytes);
 void copies_commit();
 void copies_wait(std::size_t pending);
 void slot_init(std::uint64_t* barrier);
+void slot_expect(std::uint64_t* barrier, std::size_t bytes);
 void slot_copy(std::uint64_t* barrier, void* to, const void* from, std::size_t bytes);
 void slot_wait(std::uint64_t* barrier, unsigned parity);
 

@@ -13,6 +13,8 @@ inline std::uint32_t block_index() {
 }
 template <typename T>
 void renew(const T*&) {}
+inline void renew(std::uint32_t&) {}
+inline void renew(float&) {}
 
 inline std::uint8_t* dynamic_shared() {
   return emulation::dynamic_shared();
@@ -66,6 +68,13 @@ inline void slot_init(std::uint64_t* barrier) {
   emulation::slot_init(barrier);
 }
 inline void slots_ready() {}
+inline bool one_lane() {
+  return thread_index() % 32 == 0;
+}
+inline void copies_see_writes() {}
+inline void slot_expect(std::uint64_t* barrier, std::uint32_t bytes) {
+  emulation::slot_expect(barrier, bytes);
+}
 inline void slot_copy(std::uint64_t* barrier, void* to, const void* from, std::uint32_t bytes) {
   emulation::slot_copy(barrier, to, from, bytes);
 }
@@ -111,6 +120,10 @@ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
       for (int i = 0; i < 4; ++i) m.c[i] = sums[l / 4 + i / 2 * 8][l % 4 * 2 + i % 2];
     }
   });
+}
+inline void mma(float (&d)[4], const float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  for (int i = 0; i < 4; ++i) d[i] = c[i];
+  mma(d, a, b0, b1);
 }
 inline void load_matrices(unsigned (&r)[4], const void* row) {
   struct Mine {

@@ -11,6 +11,8 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/timing.h"
+#include "engine/draft/find.h"
+#include "engine/draft/mtp.h"
 
 namespace gem::cli {
 namespace {
@@ -21,6 +23,7 @@ struct Options {
   std::vector<std::uint32_t> depths = {0};
   std::vector<std::uint32_t> streams = {1};
   std::vector<std::uint32_t> rows;
+  std::vector<std::uint32_t> chains;
   std::uint32_t tokens = 16;
   std::uint32_t repeat = 3;
   bool json = false;
@@ -87,6 +90,40 @@ class Bench {
     return line;
   }
 
+  // `drafts` tokens proposed by the model's assistant, one after the other.
+  Line chain(std::uint32_t drafts, std::uint32_t depth) {
+    auto cache = new_cache(depth + 1);
+    fill(*cache, depth);
+    std::vector<std::int32_t> tokens(depth + 2);
+    for (std::int32_t& id : tokens) id = any_token();
+    const Span span[] = {{cache.get(), std::span(tokens).subspan(depth, 1), {}, Wanted::kAll, Wanted::kAll}};
+    run_round(*backend_, model_->geometry().layers.size(), span);
+    const std::vector<float> hidden = backend_->read(Activation::kFinal);
+    MtpDrafter& drafter = this->drafter(drafts);
+    const auto state = drafter.open();
+    drafter.absorb(*state, {tokens, 1, hidden});
+    SamplingParams greedy;
+    greedy.temperature = 0;
+    std::vector<double> times;
+    for (std::uint32_t i = 0; i < o_.repeat * std::max(o_.tokens, 1u); ++i) {
+      Sampler sampler(greedy, {});
+      DraftTurn turn;
+      turn.state = state.get();
+      turn.cache = cache.get();
+      turn.tokens = tokens;
+      turn.most = drafts;
+      turn.sampler = &sampler;
+      const double start = now();
+      drafter.propose(std::span(&turn, 1));
+      times.push_back(now() - start);
+      if (turn.drafts.size() != drafts)
+        fail(ErrorCode::kFailed, "the assistant proposed {} tokens of {}", turn.drafts.size(), drafts);
+    }
+    Line line{"chain", drafts, depth, 1, median(times)};
+    line.rate = drafts / line.seconds;
+    return line;
+  }
+
   // `o.tokens` steps of `streams` streams, each `depth` tokens long.
   Line decode(std::uint32_t depth, std::uint32_t streams) {
     std::vector<std::unique_ptr<KvCache>> caches;
@@ -117,6 +154,23 @@ class Bench {
   }
 
  private:
+  MtpDrafter& drafter(std::uint32_t drafts) {
+    if (!assistant_) {
+      const AdmissionOptions admission = {.any_geometry = o_.model.any_geometry};
+      if (!o_.model.drafts.assistant.empty()) {
+        assistant_ = Assistant::load(o_.model.drafts.assistant, *model_, admission);
+      } else {
+        FoundAssistant found = find_assistant(*model_, admission);
+        if (!found.assistant)
+          fail(ErrorCode::kUsage, "--chain needs an assistant (--mtp): {}", found.why_none);
+        assistant_ = std::move(found.assistant);
+      }
+    }
+    drafter_ = std::make_unique<MtpDrafter>(*assistant_, *backend_, MtpOptions{.most = drafts});
+    drafter_->load();
+    return *drafter_;
+  }
+
   std::int32_t any_token() { return static_cast<std::int32_t>(random_() % model_->geometry().vocab); }
 
   std::unique_ptr<KvCache> new_cache(std::uint32_t positions) {
@@ -177,14 +231,32 @@ class Bench {
   std::unique_ptr<Model> model_;
   std::unique_ptr<Backend> backend_;
   KvType kv_type_;
+  std::unique_ptr<Assistant> assistant_;
+  std::unique_ptr<MtpDrafter> drafter_;
   std::mt19937_64 random_{1};
 };
+
+// From which share of drafts on, kept after kept ones, they pay: 1 + a + … + a^drafts is the tokens of a
+// round.
+std::string worth_it(std::uint32_t drafts, double cost) {
+  if (cost >= drafts + 1) return "never";
+  double low = 0;
+  double high = 1;
+  for (int i = 0; i < 40; ++i) {
+    const double share = (low + high) / 2;
+    double tokens = 0;
+    for (std::uint32_t d = 0; d <= drafts; ++d) tokens = tokens * share + 1;
+    (tokens < cost ? low : high) = share;
+  }
+  return fmt::format("where more than {:.0f} % are kept", 100 * high);
+}
 
 // Before anything is measured; the sums are formed in 64 bits.
 void check_lengths(const Options& o, std::uint32_t trained) {
   std::uint64_t longest = o.tokens;
   for (const std::uint32_t tokens : o.prompt) longest = std::max<std::uint64_t>(longest, tokens);
   for (const std::uint32_t rows : o.rows) longest = std::max<std::uint64_t>(longest, rows);
+  for (const std::uint32_t drafts : o.chains) longest = std::max<std::uint64_t>(longest, drafts + 1);
   for (const std::uint32_t depth : o.depths) {
     if (depth + longest > trained)
       fail(ErrorCode::kUsage, "{} tokens at a depth of {} were asked for, the model was trained for {}",
@@ -223,6 +295,20 @@ void run(const Options& o) {
       if (o.tokens > 0) add(bench.decode(depth, streams));
     }
     for (const std::uint32_t rows : o.rows) add(bench.verify(rows, depth));
+    for (const std::uint32_t drafts : o.chains) {
+      const Line one = bench.verify(1, depth);
+      const Line chain = bench.chain(drafts, depth);
+      const Line window = bench.verify(drafts + 1, depth);
+      add(one);
+      add(chain);
+      add(window);
+      if (o.json) continue;
+      const double cost = (chain.seconds + window.seconds) / one.seconds;
+      fmt::print(
+          "{} drafts and their verification cost {:.2f} steps (chain {:.2f}, {} rows {:.2f}): they pay {}\n",
+          drafts, cost, chain.seconds / one.seconds, drafts + 1, window.seconds / one.seconds,
+          worth_it(drafts, cost));
+    }
   }
   if (!o.json) return;
   nlohmann::ordered_json j;
@@ -265,6 +351,10 @@ void add_bench(CLI::App& app) {
   sub->add_option("--rows", o->rows, "Rows of one stream in a round, all with logits (a verify window)")
       ->delimiter(',')
       ->check(CLI::Range(1, 256));
+  sub->add_option("--chain", o->chains,
+                  "Drafts in a row by the MTP assistant, their verification, and from where on they pay")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 15));
   sub->add_option("-r,--repeat", o->repeat, "Runs of each test; the median counts")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

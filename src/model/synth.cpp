@@ -35,12 +35,40 @@ class Random {
   std::uint64_t state_;
 };
 
-// `elements` random values of deviation `deviation`. Quantised blocks are drawn as codes, not rounded from
-// floats: uniform nibbles have deviation 4.64 about 8, uniform bytes 73.9.
+// Blocks whose codes are drawn, not rounded from floats. Of a code with a scale alone `scale` is the
+// deviation of codes about their middle (uniform nibbles 4.61, five bits 9.23, six bits 18.5, bytes 73.9),
+// multiplied by that of the scales' own codes where there are such; `minimum`: of a block with minima, in
+// units of the scale.
+struct DrawnBlock {
+  StorageType type;
+  float scale;
+  std::size_t scale_at;  // an f16 in the block
+  float minimum = 0;     // an f16 after it; 0: there is none
+};
+constexpr float kSixBits = 36.4f;  // the root of the mean square of six bits
+constexpr float kSigned = 73.9f;   // of a signed byte
+constexpr DrawnBlock kDrawn[] = {
+    {StorageType::kQ4_0, 4.61f, 0},
+    {StorageType::kQ8_0, 73.9f, 0},
+    {StorageType::kQ4_1, 4.61f, 0, -7.5f},
+    {StorageType::kQ5_0, 9.23f, 0},
+    {StorageType::kQ5_1, 9.23f, 0, -15.5f},
+    {StorageType::kQ4_K, 4.61f * kSixBits, 0, 7.5f},
+    {StorageType::kQ5_K, 9.23f * kSixBits, 0, 15.5f},
+    {StorageType::kQ6_K, 18.5f * kSigned, 208},
+};
+const DrawnBlock* drawn_block(StorageType type) {
+  for (const DrawnBlock& b : kDrawn) {
+    if (b.type == type) return &b;
+  }
+  return nullptr;
+}
+
+// `elements` random values of about that deviation.
 std::vector<std::byte> random_elements(StorageType type, std::size_t elements, float deviation,
                                        Random& random) {
   std::vector<std::byte> out(*storage_bytes(type, elements));
-  if (type == StorageType::kQ4_0 || type == StorageType::kQ8_0) {
+  if (const DrawnBlock* drawn = drawn_block(type)) {
     const std::size_t block = storage_info(type).block_bytes;
     std::size_t i = 0;
     for (; i + 8 <= out.size(); i += 8) {
@@ -48,8 +76,11 @@ std::vector<std::byte> random_elements(StorageType type, std::size_t elements, f
       std::memcpy(out.data() + i, &bits, 8);
     }
     for (; i < out.size(); ++i) out[i] = static_cast<std::byte>(random.next() & 255);
-    const std::uint16_t scale = f32_to_f16(deviation / (type == StorageType::kQ4_0 ? 4.64f : 73.9f));
-    for (std::size_t b = 0; b < out.size(); b += block) std::memcpy(out.data() + b, &scale, 2);
+    const float scale = deviation / drawn->scale;
+    const std::uint16_t halves[2] = {f32_to_f16(scale), f32_to_f16(scale * drawn->minimum)};
+    const std::size_t bytes = drawn->minimum != 0 ? 4 : 2;
+    for (std::size_t b = drawn->scale_at; b < out.size(); b += block)
+      std::memcpy(out.data() + b, halves, bytes);
     return out;
   }
   std::vector<float> values(elements);
@@ -115,38 +146,46 @@ void add_vocabulary(GgufWriter& w, std::uint32_t vocab) {
 
 void add_geometry(GgufWriter& w, const Profile& profile) {
   const Geometry& g = profile.geometry;
-  w.add("general.architecture", std::string_view("gemma4"));
+  const bool assistant = profile.role == ModelRole::kAssistant;
+  const std::string architecture = assistant ? "gemma4-assistant" : "gemma4";
+  const auto key = [&](std::string_view name) { return architecture + "." + std::string(name); };
+  const auto layers = static_cast<std::uint32_t>(g.layers.size());
+  w.add("general.architecture", std::string_view(architecture));
   w.add("general.type", std::string_view("model"));
   w.add("general.name", "synthetic " + profile.title + " (random weights)");
   w.add("general.quantization_version", std::uint32_t{2});
-  w.add("gemma4.block_count", static_cast<std::uint32_t>(g.layers.size()));
-  w.add("gemma4.context_length", g.context);
-  w.add("gemma4.embedding_length", g.hidden);
-  w.add("gemma4.feed_forward_length", g.ffn);
-  w.add("gemma4.attention.head_count", g.heads);
+  w.add(key("block_count"), layers);
+  w.add(key("context_length"), g.context);
+  w.add(key("embedding_length"), g.hidden);
+  w.add(key("feed_forward_length"), g.ffn);
+  w.add(key("attention.head_count"), g.heads);
   std::vector<std::int32_t> kv;
   std::vector<bool> sliding;
   for (const LayerGeometry& l : g.layers) {
     kv.push_back(static_cast<std::int32_t>(l.kv_heads));
     sliding.push_back(l.kind == LayerKind::kSliding);
   }
-  w.add("gemma4.attention.head_count_kv", kv);
-  w.add("gemma4.attention.layer_norm_rms_epsilon", g.norm_epsilon);
+  w.add(key("attention.head_count_kv"), kv);
+  w.add(key("attention.layer_norm_rms_epsilon"), g.norm_epsilon);
   const std::uint32_t full = g.layers.back().head_dim;
   const std::uint32_t swa = g.layers.front().head_dim;
-  w.add("gemma4.attention.key_length", full);
-  w.add("gemma4.attention.value_length", full);
-  w.add("gemma4.attention.key_length_swa", swa);
-  w.add("gemma4.attention.value_length_swa", swa);
-  w.add("gemma4.attention.sliding_window", g.window);
-  w.add("gemma4.attention.sliding_window_pattern", sliding);
-  w.add("gemma4.attention.shared_kv_layers", std::uint32_t{0});
-  w.add("gemma4.embedding_length_per_layer_input", std::uint32_t{0});
-  w.add("gemma4.final_logit_softcapping", g.softcap);
-  w.add("gemma4.rope.freq_base", static_cast<float>(g.rope_base_full));
-  w.add("gemma4.rope.freq_base_swa", static_cast<float>(g.rope_base_sliding));
-  w.add("gemma4.rope.dimension_count", full);
-  w.add("gemma4.rope.dimension_count_swa", swa);
+  w.add(key("attention.key_length"), full);
+  w.add(key("attention.value_length"), full);
+  w.add(key("attention.key_length_swa"), swa);
+  w.add(key("attention.value_length_swa"), swa);
+  w.add(key("attention.sliding_window"), g.window);
+  w.add(key("attention.sliding_window_pattern"), sliding);
+  w.add(key("attention.shared_kv_layers"), assistant ? layers : 0);
+  w.add(key("embedding_length_per_layer_input"), std::uint32_t{0});
+  if (g.softcap > 0) w.add(key("final_logit_softcapping"), g.softcap);
+  w.add(key("rope.freq_base"), static_cast<float>(g.rope_base_full));
+  w.add(key("rope.freq_base_swa"), static_cast<float>(g.rope_base_sliding));
+  w.add(key("rope.dimension_count"), full);
+  w.add(key("rope.dimension_count_swa"), swa);
+  if (assistant) {
+    w.add(key("embedding_length_out"), profile.backbone);
+    w.add(key("nextn_predict_layers"), layers);
+  }
 }
 
 // "blk.7.attn_q.weight" -> layer 7
@@ -159,10 +198,9 @@ const LayerGeometry* layer_of(const std::string& name, const Geometry& g) {
 
 void write_synthetic(const Profile& profile, const std::string& path, const SynthOptions& options,
                      const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
-  if (profile.role != ModelRole::kTrunk)
-    fail(ErrorCode::kUsage, "synth writes trunks, not {}", profile.title);
   for (const StorageType type : {options.matrices, options.table}) {
-    if (!can_quantize(type)) fail(ErrorCode::kUsage, "synth cannot write {}", storage_info(type).name);
+    if (drawn_block(type) == nullptr && !can_quantize(type))
+      fail(ErrorCode::kUsage, "synth cannot write {}", storage_info(type).name);
   }
   const Geometry& g = profile.geometry;
   GgufWriter writer;

@@ -29,6 +29,13 @@ void put_plane(const std::uint8_t* codes, unsigned shift, unsigned width, std::s
   }
 }
 
+// Codes of less than a byte.
+void put_planes(std::size_t bits, const std::uint8_t* codes, std::size_t lane, std::byte* out) {
+  const unsigned low = bits >= 4 ? 4 : 2;
+  put_plane(codes, 0, low, lane, out);
+  if (bits > low) put_plane(codes, low, static_cast<unsigned>(bits) - low, lane, out + 4 * kGroupRows * low);
+}
+
 // The nibbles of `x` at even places, one after the other.
 std::uint32_t even_nibbles(std::uint32_t x) {
   x &= 0x0f0f0f0f;
@@ -51,9 +58,7 @@ void pack_block(std::size_t bits, const std::byte* codes, std::size_t lane, std:
   }
   std::uint8_t q[kBlock];
   unpack_codes(static_cast<std::uint32_t>(bits), codes, 0, kBlock, q);
-  const unsigned low = bits >= 4 ? 4 : 2;
-  put_plane(q, 0, low, lane, out);
-  if (bits > low) put_plane(q, low, static_cast<unsigned>(bits) - low, lane, out + 4 * kGroupRows * low);
+  put_planes(bits, q, lane, out);
 }
 
 void put_scale(bool wide, float value, std::size_t lane, std::byte* out) {
@@ -78,6 +83,35 @@ void pack_affine_row(const AffineLayout& layout, const Affine& source, const std
   for (std::size_t b = 0; b < layout.blocks; ++b)
     pack_block(layout.bits, codes + b * (kBlock / 8) * layout.bits, lane,
                out + layout.codes() + b * layout.block_bytes());
+}
+
+// Scale, minimum where there is one, fifth bits where there are five, nibbles: j in the low, j + 16 in the
+// high one of byte j.
+void pack_affine_blocks(const AffineLayout& layout, StorageType type, const std::byte* stored,
+                        std::size_t lane, std::byte* out) {
+  const bool minimum = type != StorageType::kQ5_0;
+  const std::size_t block_bytes = storage_info(type).block_bytes;
+  for (std::size_t b = 0; b < layout.blocks; ++b, stored += block_bytes) {
+    std::uint16_t halves[2];
+    std::memcpy(halves, stored, sizeof halves);
+    const float scale = f16_to_f32(halves[0]);
+    std::byte* entry = out + b * layout.entry_bytes();
+    put_scale(true, scale, lane, entry);
+    put_scale(true, minimum ? f16_to_f32(halves[1]) : -16.0f * scale, lane, entry + layout.entry_bytes() / 2);
+    const std::byte* from = stored + (minimum ? 4 : 2);
+    std::uint32_t fifth = 0;
+    if (layout.bits == 5) {
+      std::memcpy(&fifth, from, sizeof fifth);
+      from += sizeof fifth;
+    }
+    std::uint8_t codes[kBlock];
+    for (std::size_t j = 0; j < 16; ++j) {
+      const auto byte = std::to_integer<unsigned>(from[j]);
+      codes[j] = static_cast<std::uint8_t>((byte & 15u) | (fifth >> j & 1u) << 4);
+      codes[j + 16] = static_cast<std::uint8_t>(byte >> 4 | (fifth >> (j + 16) & 1u) << 4);
+    }
+    put_planes(layout.bits, codes, lane, out + layout.codes() + b * layout.block_bytes());
+  }
 }
 
 const AffineKernels kPortableAffine = {.group = nullptr, .unpack = unpack_affine};

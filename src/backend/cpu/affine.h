@@ -1,7 +1,9 @@
-// MLX's affine weights as the cpu kernels read them: groups of 16 rows as in backend/cpu/packed.h, codes kept
-// exactly, in as many bytes as the checkpoint has.
+// Affine weights (MLX's, and GGUF's Q4_1, Q5_0 and Q5_1) as the cpu kernels read them: groups of 16 rows as
+// in backend/cpu/packed.h, codes kept exactly, in as many bytes as the checkpoint has but for wider scales.
 //
-//   first, for every `group` columns: 16 scales, then 16 biases, bf16 as stored (f16 and f32 as f32)
+//   first, for every `group` columns: 16 scales, then 16 biases, bf16 as stored (f16 and f32 as f32; the bias
+//   of
+//          Q5_0 is -16 times its scale)
 //   then, for every block of 32 columns, its codes in planes of 16-bit words [16 rows][2 columns of a pair]:
 //     bytes   (8 bits)     16 vectors of 16 rows * 2 bytes, as Q8_0
 //     nibbles (4, 5, 6)    4 words a lane, nibble i of word w belongs to pair 4w + i, as Q4_0
@@ -34,6 +36,10 @@ struct AffineLayout {
         blocks(cols / kBlock),
         wide(affine.scale_type != StorageType::kBF16) {}
 
+  // Of a GGUF type whose blocks are affine: a scale for each, f32.
+  AffineLayout(StorageType type, std::size_t cols)
+      : bits(type == StorageType::kQ4_1 ? 4 : 5), group_blocks(1), blocks(cols / kBlock), wide(true) {}
+
   std::size_t scale_bytes() const { return wide ? 4 : 2; }
   std::size_t entry_bytes() const { return 2 * kGroupRows * scale_bytes(); }
   std::size_t codes() const { return blocks / group_blocks * entry_bytes(); }  // offset of the first block
@@ -44,6 +50,10 @@ struct AffineLayout {
 // Row `row` of `source` into lane `lane` of a packed group.
 void pack_affine_row(const AffineLayout& layout, const Affine& source, const std::byte* codes,
                      std::size_t row, std::size_t lane, std::byte* out);
+
+// Row of a GGUF type with affine blocks (Q4_1, Q5_0, Q5_1), likewise.
+void pack_affine_blocks(const AffineLayout& layout, StorageType type, const std::byte* stored,
+                        std::size_t lane, std::byte* out);
 
 struct AffineKernels {
   // A packed group of 4 or 8 bits against `rows` activation rows: out[r * kGroupRows + i] = weight row i .

@@ -56,10 +56,12 @@ PackedForm packed_form(StorageType type) {
     case StorageType::kQ6_K:
       return PackedForm::kSuper;
     case StorageType::kAffine:
+    case StorageType::kQ4_1:
+    case StorageType::kQ5_0:
+    case StorageType::kQ5_1:
       return PackedForm::kAffine;
-    default:
-      return PackedForm::kBlocks;
   }
+  fail(ErrorCode::kFailed, "storage type {} has no packed form", static_cast<int>(type));
 }
 
 PackedMatrix::PackedMatrix(const Matrix& source) : source_(source), form_(packed_form(source.type)) {
@@ -74,11 +76,9 @@ PackedMatrix::PackedMatrix(const Matrix& source) : source_(source), form_(packed
       group_bytes_ = storage_blocks(source.type, cols()) * super_layout(source.type).bytes();
       return;
     case PackedForm::kAffine:
-      affine_ = AffineLayout(source.affine, cols());
+      affine_ = source.type == StorageType::kAffine ? AffineLayout(source.affine, cols())
+                                                    : AffineLayout(source.type, cols());
       group_bytes_ = affine_.bytes();
-      return;
-    case PackedForm::kBlocks:
-      group_bytes_ = kGroupRows * source.row_bytes();
       return;
     case PackedForm::kFloats:
       return;
@@ -98,7 +98,11 @@ void PackedMatrix::pack_group(std::size_t group) {
   if (form_ == PackedForm::kAffine) {
     for (std::size_t lane = 0; lane < filled; ++lane) {
       const std::size_t row = group * kGroupRows + lane;
-      pack_affine_row(affine_, source_.affine, source_.row(row), row, lane, out);
+      if (source_.type == StorageType::kAffine) {
+        pack_affine_row(affine_, source_.affine, source_.row(row), row, lane, out);
+      } else {
+        pack_affine_blocks(affine_, source_.type, source_.row(row), lane, out);
+      }
     }
     return;
   }
@@ -109,11 +113,6 @@ void PackedMatrix::pack_group(std::size_t group) {
     if (form_ == PackedForm::kSuper) {
       for (std::size_t b = 0; b < count; ++b, block += block_bytes)
         pack_super_block(source_.type, block, row, out + b * super_layout(source_.type).bytes());
-      continue;
-    }
-    if (form_ == PackedForm::kBlocks) {
-      for (std::size_t b = 0; b < count; ++b, block += block_bytes)
-        std::memcpy(out + (b * kGroupRows + row) * block_bytes, block, block_bytes);
       continue;
     }
     std::byte* codes = out + group_scale_bytes(count);
@@ -157,8 +156,6 @@ void PackedMatrix::unpack(std::size_t group, std::size_t first, Panel& panel, co
     case PackedForm::kAffine:
       panel.has_minima = true;
       return affine_kernels(kernels).unpack(affine_, this->group(group), first, panel);
-    case PackedForm::kBlocks:
-      return unpack_blocks(source_.type, this->group(group), first, panel);
     case PackedForm::kFloats:
       break;
   }

@@ -9,9 +9,7 @@
 //   Q8_0   f16 scales likewise; then a block's codes: 16 vectors of 16 rows * 2 bytes, columns 2v and 2v + 1.
 //   Q4_K, Q5_K, Q6_K  nibbles in the same order beside their upper bits and scales
 //   (backend/cpu/super_blocks.h).
-//   MLX's affine types: see backend/cpu/affine.h.
-//   others the storage blocks of the 16 rows side by side, as they are; they
-//   are decoded panel by panel.
+//   MLX's affine types, Q4_1, Q5_0, Q5_1: see backend/cpu/affine.h.
 // F32, F16 and BF16 matrices stay where they are, row by row.
 #pragma once
 
@@ -25,7 +23,7 @@
 
 namespace gem::cpu {
 
-enum class PackedForm : std::uint8_t { kNibbles, kBytes, kSuper, kAffine, kBlocks, kFloats };
+enum class PackedForm : std::uint8_t { kNibbles, kBytes, kSuper, kAffine, kFloats };
 PackedForm packed_form(StorageType type);
 
 class PackedMatrix {
@@ -64,7 +62,5 @@ class PackedMatrix {
 
 // A super-block of one row into its lanes of a group's super-block.
 void pack_super_block(StorageType type, const std::byte* stored, std::size_t row, std::byte* out);
-// Decodes raw storage blocks of 16 rows, side by side, into a panel: Q4_1, Q5_0, Q5_1.
-void unpack_blocks(StorageType type, const std::byte* group, std::size_t first, Panel& panel);
 
 }  // namespace gem::cpu

@@ -35,28 +35,21 @@ class Random {
   std::uint64_t state_;
 };
 
-// Blocks whose codes are drawn, not rounded from floats. Of a code with a scale alone `scale` is the
-// deviation of codes about their middle (uniform nibbles 4.61, five bits 9.23, six bits 18.5, bytes 73.9),
-// multiplied by that of the scales' own codes where there are such; `minimum`: of a block with minima, in
-// units of the scale.
+// Blocks whose codes are drawn, not rounded from floats, all bits uniform. `scale`: the deviation of a value
+// in units of the block's own scale. Uniform nibbles deviate by 4.61, five bits by 9.23, six by 18.5, bytes
+// by 73.9; under a scale of six bits (0 .. 63) and less a minimum of six more they deviate by 258 and 527.
+// `minimum`: that of a block that has one, in units of the scale, such that values are about zero.
 struct DrawnBlock {
   StorageType type;
   float scale;
   std::size_t scale_at;  // an f16 in the block
   float minimum = 0;     // an f16 after it; 0: there is none
 };
-constexpr float kSixBits = 36.4f;  // the root of the mean square of six bits
-constexpr float kSigned = 73.9f;   // of a signed byte
 constexpr DrawnBlock kDrawn[] = {
-    {StorageType::kQ4_0, 4.61f, 0},
-    {StorageType::kQ8_0, 73.9f, 0},
-    {StorageType::kQ4_1, 4.61f, 0, -7.5f},
-    {StorageType::kQ5_0, 9.23f, 0},
-    {StorageType::kQ5_1, 9.23f, 0, -15.5f},
-    {StorageType::kQ4_K, 4.61f * kSixBits, 0, 7.5f},
-    {StorageType::kQ5_K, 9.23f * kSixBits, 0, 15.5f},
-    {StorageType::kQ6_K, 18.5f * kSigned, 208},
-};
+    {StorageType::kQ4_0, 4.61f, 0},      {StorageType::kQ4_1, 4.61f, 0, -7.5f},
+    {StorageType::kQ5_0, 9.23f, 0},      {StorageType::kQ5_1, 9.23f, 0, -15.5f},
+    {StorageType::kQ8_0, 73.9f, 0},      {StorageType::kQ4_K, 258, 0, 7.5f},
+    {StorageType::kQ5_K, 527, 0, 15.5f}, {StorageType::kQ6_K, 18.5f * 73.9f, 208}};
 const DrawnBlock* drawn_block(StorageType type) {
   for (const DrawnBlock& b : kDrawn) {
     if (b.type == type) return &b;

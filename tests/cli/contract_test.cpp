@@ -160,6 +160,19 @@ TEST(Command, BenchGivesItsFiguresAsJson) {
   }
 }
 
+TEST(Command, BenchTellsWhatDraftsCost) {
+  const Outcome json_out = gem_command("bench --json -p 0 -n 1 -r 1 --chain 3");
+  ASSERT_EQ(json_out.status, 0) << json_out.err;
+  std::vector<std::pair<std::string, int>> tests;
+  const json results = json::parse(json_out.out)["results"];
+  for (const json& r : results) tests.emplace_back(r["test"], r["tokens"]);
+  EXPECT_EQ(tests, (std::vector<std::pair<std::string, int>>{
+                       {"decode", 1}, {"rows", 1}, {"chain", 3}, {"rows", 4}}));
+  const Outcome text = gem_command("bench -p 0 -n 1 -r 1 --chain 3");
+  EXPECT_NE(text.out.find("3 drafts and their verification cost"), std::string::npos) << text.out;
+  EXPECT_EQ(gem_command("bench --chain 3 --mtp /nonexistent").status, 3);
+}
+
 TEST(Command, ProfileGivesEveryStage) {
   for (const char* rows : {"1", "16"}) {
     const Outcome o = gem_command(std::string("profile --json -r 2 --depth 300 --rows ") + rows);

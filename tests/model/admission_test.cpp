@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "formats/gguf_writer.h"
 #include "golden.h"
+#include "model/assistant.h"
 #include "model/manifest.h"
 #include "model/model.h"
 #include "model/schedule.h"
@@ -212,6 +213,50 @@ TEST(Admission, ASyntheticModelIsItsProfile) {
   for (const float x : logits) ASSERT_TRUE(std::isfinite(x));
   EXPECT_GT(*std::max_element(logits.begin(), logits.end()),
             *std::min_element(logits.begin(), logits.end()) + 0.1f);
+}
+
+// Codes are drawn; the values must have the deviation that was asked for, about zero.
+TEST(Admission, SyntheticWeightsOfEveryTypeHaveTheSameDeviation) {
+  Profile profile = *find_profile("demo");
+  profile.geometry.hidden = 512;  // whole super-blocks
+  profile.geometry.heads = 8;
+  profile.geometry.ffn = 1024;
+  for (const StorageType type :
+       {StorageType::kQ4_0, StorageType::kQ4_1, StorageType::kQ5_0, StorageType::kQ5_1, StorageType::kQ8_0,
+        StorageType::kQ4_K, StorageType::kQ5_K, StorageType::kQ6_K}) {
+    SCOPED_TRACE(storage_info(type).name);
+    const TemporaryFile file;
+    write_synthetic(profile, file.path(), {.matrices = type, .table = StorageType::kQ8_0, .seed = 3},
+                    [](std::uint64_t, std::uint64_t) {});
+    const auto model = Model::load(file.path(), {.any_geometry = true});
+    const Matrix& m = model->weights().layers[0].gate;
+    ASSERT_EQ(m.type, type);
+    double sum = 0;
+    double squares = 0;
+    std::vector<float> row(m.cols);
+    for (std::uint32_t r = 0; r < m.rows; ++r) {
+      dequantize(type, m.row(r), row.data(), row.size());
+      for (const float x : row) {
+        sum += x;
+        squares += double{x} * x;
+      }
+    }
+    const double count = static_cast<double>(m.rows) * m.cols;
+    const double deviation = std::sqrt(squares / count);
+    const double wanted = 1 / std::sqrt(512.0);
+    EXPECT_NEAR(deviation, wanted, 0.25 * wanted);
+    EXPECT_LT(std::fabs(sum / count), 0.15 * wanted);  // codes of an even number have no middle
+  }
+}
+
+TEST(Admission, ASyntheticAssistantFitsItsTarget) {
+  const TemporaryFile trunk;
+  const TemporaryFile drafter;
+  const auto quiet = [](std::uint64_t, std::uint64_t) {};
+  write_synthetic(*find_profile("demo"), trunk.path(), {}, quiet);
+  write_synthetic(*find_profile("demo-assistant"), drafter.path(), {}, quiet);
+  const auto model = Model::load(trunk.path());
+  EXPECT_EQ(Assistant::load(drafter.path(), *model)->profile().name, "demo-assistant");
 }
 
 }  // namespace

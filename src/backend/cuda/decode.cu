@@ -367,6 +367,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
     slots_ready();
 #endif
   }
+  if (threadIdx.x < 2 * kWarps) shared.plans[threadIdx.x / kWarps][threadIdx.x % kWarps].item = ~0u;
   if (threadIdx.x < kMostCuts) shared.cuts[threadIdx.x] = cut_here<Pieces>(job.cuts[threadIdx.x]);
   __syncthreads();  // the products and rows are there
   request_first<Pieces>(shared, ops, rings);

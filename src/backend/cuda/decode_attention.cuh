@@ -267,8 +267,10 @@ __device__ __noinline__ void plan_unit(DecodeShared& shared, std::uint32_t index
   const HeadShape& s = layer.shape;
   const int unit = static_cast<int>(thread_index()) / U::kThreadsOf;
   const std::uint32_t thread = thread_index() % U::kThreadsOf;
-  UnitPlan& plan = shared.plans[unit];
-  if (thread == 0) {
+  UnitPlan& plan = shared.plans[layer.kind][unit];
+  if (thread == 0 && (plan.item != item || plan.kv_heads != s.kv_heads)) {
+    plan.item = item;
+    plan.kv_heads = s.kv_heads;
     const std::uint32_t of_kv_head = s.heads / s.kv_heads;
     const std::uint32_t shares = (of_kv_head + most - 1) / most;
     const std::uint32_t chunk = item / (s.kv_heads * shares);
@@ -298,8 +300,12 @@ __device__ __noinline__ void plan_unit(DecodeShared& shared, std::uint32_t index
     plan.end = end;
     const std::uint32_t span_position = last - (low - info.span_first);
     plan.fresh_begin = max(begin, span_position);
-    plan.fresh = job.whole && s.own_keys && end > plan.fresh_begin ? end - plan.fresh_begin : 0;
-    plan.cache = low < kCachedRows ? shared.caches[index % 2][low] : info.layers[index];
+  }
+  if (thread == 0) {
+    const bool fresh = job.whole && s.own_keys && plan.end > plan.fresh_begin;
+    plan.fresh = fresh ? plan.end - plan.fresh_begin : 0;
+    plan.cache =
+        plan.row < kCachedRows ? shared.caches[index % 2][plan.row] : job.rows[plan.row].layers[index];
   }
   unit_sync<D>(unit);
   const CacheLayer cache = plan.cache;
@@ -353,7 +359,7 @@ __device__ __noinline__ void prepare_unit(const DecodeShared& shared, const Deco
   const std::uint32_t d = s.head_dim;
   const std::uint32_t lane = thread_index() % 32;
   const int unit = static_cast<int>(thread_index()) / U::kThreadsOf;
-  const UnitPlan& plan = shared.plans[unit];
+  const UnitPlan& plan = shared.plans[layer.kind][unit];
   const UnitMemory<D> memory(region, unit, most);
   const std::uint32_t group = plan.heads;
 #pragma unroll 1
@@ -419,7 +425,7 @@ __device__ __noinline__ void attend_all(DecodeShared& shared, const DecodeOp* op
     prepare_unit<D, Pieces>(shared, ops, index, region, most);
     unit_sync<D>(unit);
 
-    const UnitPlan& plan = shared.plans[unit];
+    const UnitPlan& plan = shared.plans[layer.kind][unit];
     const UnitMemory<D> memory(region, unit, most);
     float* const scores = memory.scores;
     float* const peaks = memory.peaks;

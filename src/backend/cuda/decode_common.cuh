@@ -13,7 +13,7 @@ constexpr int kThreads = kWarps * 32;
 constexpr std::uint32_t kMostSlots = 8;
 constexpr int kRowVectors = kWidestRow / (4 * kThreads);  // float4 a thread
 
-constexpr std::uint32_t kCachedRows = 64;  // whose infos are kept in shared memory
+constexpr std::uint32_t kCachedRows = 32;  // whose infos are kept in shared memory
 
 // A piece of weights that a warp will ask for: chunks of one tile, or the same chunks of two tiles that are
 // multiplied together. The next 32 are known.
@@ -30,9 +30,9 @@ struct Piece {
     return static_cast<std::uint32_t>(word & 0xfff) * 16;
   }
 };
-// The first piece that no lane knows: of the tile at hand, of a product's pass.
+// The first piece that is not known: of a run of tiles of one format, in a pass of a product.
 struct CursorState {
-  std::uint32_t op, pass, tile, piece;
+  std::uint32_t op, pass, run, piece;
 };
 // Where a warp is between products: the slot that it reads next, and of its lanes' pieces the next to ask
 // for.
@@ -52,6 +52,7 @@ struct CutHere {
 
 // A unit of attention's work: a chunk of one row's keys for query heads of one KV head.
 struct UnitPlan {
+  std::uint32_t item, kv_heads;        // what it is the plan of, in all layers that divide their heads so
   std::uint32_t row, chunk;            // chunk: among those of all rows
   std::uint32_t kv_head, head, heads;  // the first query head and how many
   std::uint32_t begin, end;            // the chunk's keys
@@ -73,7 +74,7 @@ struct DecodeShared {
   std::uint64_t barriers[kWarps][kMostSlots];
   std::uint64_t operand_barrier;
   float sums[kSumPlaces][kWarps];
-  UnitPlan plans[kWarps];
+  UnitPlan plans[2][kWarps];  // of sliding and full layers
   DecodeLayer layers[2];
   RowInfo rows[kCachedRows];
   CacheLayer caches[2][kCachedRows];  // of the layer and the next

@@ -197,40 +197,6 @@ __device__ __forceinline__ bool pairs_tiles(const DecodeOp& op, std::uint32_t lo
 // out.
 constexpr std::uint32_t kUsedBeforePlanning = 14;
 
-// A warp's share of a product, as far as planning wants it.
-struct Work {
-  std::uint32_t begin, count;     // chunks
-  std::uint32_t worker, workers;  // tiles worker, worker + workers, …
-  float per_worker;               // 1 / workers
-};
-template <int Pieces>
-__device__ __forceinline__ Work my_work(const DecodeShared& s, const DecodeOp& op) {
-  constexpr std::uint32_t kGroupWarps = kSlices / Pieces;
-  const std::uint32_t warp = thread_index() / 32;
-  const CutHere& here = s.cuts[op.cut];
-  const std::uint32_t begin = here.begin[warp % kGroupWarps];
-  return {begin, here.begin[warp % kGroupWarps + 1] - begin, here.worker0 + warp / kGroupWarps, here.workers,
-          here.per_worker};
-}
-
-// Skips products of which this warp has no share, from pass `c.pass` of product `c.op` on.
-template <int Pieces>
-__device__ __forceinline__ void open_product(const DecodeShared& s, const DecodeOp* ops, CursorState& c) {
-  constexpr std::uint32_t kRows = 8 * Pieces;
-  const std::uint32_t head = s.job.layer_count * kOpsOfLayer;
-#pragma unroll 1
-  for (; c.op < s.job.end_products; ++c.op, c.pass = 0) {
-    const std::uint32_t rows = c.op == head ? s.job.logit_count : s.job.row_count;
-    const Work work = my_work<Pieces>(s, ops[c.op]);
-    if (work.worker >= work.workers || work.count == 0 || work.worker >= ops[c.op].tiles_end[2] ||
-        c.pass * kRows >= rows)
-      continue;
-    c.tile = work.worker;
-    c.piece = 0;
-    return;
-  }
-}
-
 // Where the run of tiles of one format that has `tile` in it ends. Matrices of one format are gone through
 // together.
 __device__ __forceinline__ std::uint32_t run_end(const DecodeOp& op, std::uint32_t tile) {
@@ -258,11 +224,61 @@ __device__ __forceinline__ std::uint32_t whole_times(std::uint32_t n, float inve
   return static_cast<std::uint32_t>((static_cast<float>(n) + 0.5f) * inverse);
 }
 
+// A warp's tiles in a run of tiles of one format, as planning wants them: one after the other, or two at a
+// time and perhaps a last one.
+struct Run {
+  std::uint32_t tile = 0, tiles = 0;  // the first one and how many, each `workers` after the one before
+  std::uint32_t workers = 0;
+  std::uint32_t begin = 0, count = 0;  // chunks
+  std::uint32_t unit = 0;              // a chunk's 16 bytes
+  std::uint32_t log_at_once = 0;       // of the chunks of a piece of one tile
+  std::uint32_t pairs = 0;
+
+  __device__ __forceinline__ std::uint32_t log_of_pair() const {
+    return log_at_once > 0 ? log_at_once - 1 : 0;
+  }
+  // Pieces.
+  __device__ __forceinline__ std::uint32_t of_tile() const {
+    return (count + (1u << log_at_once) - 1) >> log_at_once;
+  }
+  __device__ __forceinline__ std::uint32_t of_pair() const {
+    return (count + (1u << log_of_pair()) - 1) >> log_of_pair();
+  }
+  __device__ __forceinline__ std::uint32_t pieces() const {
+    return pairs * of_pair() + (tiles - 2 * pairs) * of_tile();
+  }
+};
+template <int Pieces>
+__device__ __forceinline__ Run run_of(const DecodeShared& s, const DecodeOp& o, std::uint32_t run) {
+  constexpr std::uint32_t kGroupWarps = kSlices / Pieces;
+  const std::uint32_t warp = thread_index() / 32;
+  const CutHere& here = s.cuts[o.cut];
+  const std::uint32_t worker = here.worker0 + warp / kGroupWarps;
+  Run r;
+  r.workers = here.workers;
+  r.begin = here.begin[warp % kGroupWarps];
+  r.count = here.begin[warp % kGroupWarps + 1] - r.begin;
+  r.unit = o.unit[run];
+  r.log_at_once = log_chunks_of_slot(r.unit * 16, s.job.slot_bytes);
+  const bool same = o.format[0] == o.format[1] && o.format[1] == o.format[2];
+  const std::uint32_t first = run == 0 ? 0 : o.tiles_end[run - 1];
+  const std::uint32_t end = !same ? o.tiles_end[run] : run == 0 ? o.tiles_end[2] : 0;
+  const auto steps = [&](std::uint32_t tiles) { return whole_times(tiles + r.workers - 1, here.per_worker); };
+  r.tile = worker;
+  if (worker < first) r.tile += steps(first - worker) * r.workers;
+  if (worker >= r.workers || r.count == 0 || r.tile >= end) return r;
+  r.tiles = steps(end - r.tile);
+  r.pairs = pairs_tiles<Pieces>(o, r.log_at_once) ? r.tiles / 2 : 0;
+  return r;
+}
+
 // Finds the pieces of weights that the warp will multiply after those that it knows, so that these are 32
-// again: all lanes at once, as the loops that multiply have no time for it. Not before `least` were used. The
-// other blocks wait for it, so few instructions matter here.
+// again, as the loops that multiply have no time for it. Not before `least` were used. The other blocks wait
+// for it, so it takes few instructions: every lane looks at one of the next 32 runs, then finds in whose run
+// the piece lies that it will know.
 template <int Pieces>
 __device__ __noinline__ void plan_pieces(DecodeShared& s, const DecodeOp* ops, std::uint32_t least) {
+  constexpr std::uint32_t kRows = 8 * Pieces;
   const std::uint32_t warp = thread_index() / 32;
   const std::uint32_t lane = thread_index() % 32;
   const std::uint32_t next = s.readers[warp].next;
@@ -273,60 +289,89 @@ __device__ __noinline__ void plan_pieces(DecodeShared& s, const DecodeOp* ops, s
   __syncwarp();
   std::uint32_t known = 32 - next;
   if (lane >= known) mine = Piece{};
+  const std::uint32_t head = s.job.layer_count * kOpsOfLayer;
+  const std::uint32_t passes = (s.job.row_count + kRows - 1) / kRows;
+  const std::uint32_t head_passes = (s.job.logit_count + kRows - 1) / kRows;
+  const std::uint32_t end = s.job.end_products;
+  // The place of the run that is `ahead` runs after the cursor's; three for each pass of a product.
+  const auto place = [&](std::uint32_t ahead) {
+    CursorState at = {c.op, 0, 0, 0};
+    std::uint32_t run = ahead + c.pass * 3 + c.run;
+    const std::uint32_t of_op = passes * 3;
+    if (at.op < head) {
+      const std::uint32_t whole =
+          min(whole_times(run, __fdividef(1.0f, static_cast<float>(of_op))), head - at.op);
+      at.op += whole;
+      run -= whole * of_op;
+    }
+    at.pass = whole_times(run, 1.0f / 3);
+    at.run = run - at.pass * 3;
+    if (at.op == head && at.pass >= head_passes) at.op = head + 1;
+    return at;
+  };
 #pragma unroll 1
-  while (known < 32 && c.op < s.job.end_products) {
-    const DecodeOp& o = ops[c.op];
-    const Work work = my_work<Pieces>(s, o);
-    const std::uint32_t count = work.count;
-    const std::uint32_t unit = o.unit[matrix_of(o, c.tile)];
-    const std::uint32_t log_at_once = log_chunks_of_slot(unit * 16, s.job.slot_bytes);
-    // This warp's tiles of the run: one after the other, or two at a time and perhaps a last one.
-    const std::uint32_t tiles = whole_times(run_end(o, c.tile) - c.tile + work.workers - 1, work.per_worker);
-    const std::uint32_t pairs = pairs_tiles<Pieces>(o, log_at_once) ? tiles / 2 : 0;
-    const std::uint32_t log_of_pair = log_at_once > 0 ? log_at_once - 1 : 0;
-    const std::uint32_t of_tile = (count + (1u << log_at_once) - 1) >> log_at_once;  // pieces
-    const std::uint32_t of_pair = (count + (1u << log_of_pair) - 1) >> log_of_pair;
-    const float per_tile = __fdividef(1.0f, static_cast<float>(of_tile));
-    const float per_pair = kPaired<Pieces> ? __fdividef(1.0f, static_cast<float>(of_pair)) : 0.0f;
-    const std::uint32_t in_pairs = pairs * of_pair;
-    const std::uint32_t all = in_pairs + (tiles - 2 * pairs) * of_tile;
-    // Tiles before piece i, and the piece among those of its tiles.
-    const auto tiles_before = [&](std::uint32_t i, std::uint32_t& among) {
-      if (kPaired<Pieces> && i < in_pairs) {
-        const std::uint32_t n = whole_times(i, per_pair);
-        among = i - n * of_pair;
-        return 2 * n;
-      }
-      const std::uint32_t n = whole_times(i - in_pairs, per_tile);
-      among = i - in_pairs - n * of_tile;
-      return 2 * pairs + n;
-    };
-    const std::uint32_t i = c.piece + lane - known;
-    if (lane >= known && i < all) {
-      std::uint32_t among;
-      const std::uint32_t tile = c.tile + tiles_before(i, among) * work.workers;
+  while (known < 32 && c.op < end) {
+    const CursorState at = place(lane);
+    Run run;
+    if (at.op < end) run = run_of<Pieces>(s, ops[at.op], at.run);
+    // Pieces in the runs up to this lane's.
+    const std::uint32_t own = run.pieces() - (lane == 0 ? c.piece : 0);
+    std::uint32_t until = own;
+#pragma unroll
+    for (unsigned step = 1; step < 32; step *= 2) {
+      const std::uint32_t before = __shfl_up_sync(~0u, until, step);
+      if (lane >= step) until += before;
+    }
+    const std::uint32_t used = min(__shfl_sync(~0u, until, 31), 32 - known);
+    const bool found = lane >= known && lane - known < used;
+    const std::uint32_t wanted = found ? lane - known : 0;
+    int owner = 0;  // the lane in whose run it lies
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+      if (__shfl_sync(~0u, until, owner + step - 1) <= wanted) owner += step;
+    }
+    const auto of_owner = [&](std::uint32_t value) { return __shfl_sync(~0u, value, owner); };
+    const std::uint32_t start = of_owner(until - own);
+    const std::uint32_t op = of_owner(at.op);
+    const std::uint32_t chunks = of_owner(run.begin << 16 | run.count);
+    const std::uint32_t sizes = of_owner(run.workers << 16 | run.unit << 8 | run.log_at_once);
+    Run theirs;
+    theirs.tile = of_owner(run.tile);
+    if constexpr (kPaired<Pieces>) theirs.pairs = of_owner(run.pairs);
+    theirs.workers = sizes >> 16;
+    theirs.unit = sizes >> 8 & 0xff;
+    theirs.log_at_once = sizes & 0xff;
+    theirs.begin = chunks >> 16;
+    theirs.count = chunks & 0xffff;
+    if (found) {
+      const DecodeOp& o = ops[op];
+      std::uint32_t i = wanted - start + (owner == 0 ? c.piece : 0);
+      const std::uint32_t in_pairs = theirs.pairs * theirs.of_pair();
       const bool two = kPaired<Pieces> && i < in_pairs;
-      const std::uint32_t log_of_piece = two ? log_of_pair : log_at_once;
-      const std::uint32_t chunk = among << log_of_piece;
-      const std::uint32_t bytes = min(1u << log_of_piece, count - chunk) * unit * 16;
-      const std::uint8_t* from = chunk_at(o, tile, work.begin + chunk, unit);
+      if (!two) i -= in_pairs;
+      const std::uint32_t of_piece = two ? theirs.of_pair() : theirs.of_tile();
+      const std::uint32_t log_of_piece = two ? theirs.log_of_pair() : theirs.log_at_once;
+      const std::uint32_t n = whole_times(i, __fdividef(1.0f, static_cast<float>(of_piece)));
+      const std::uint32_t tile = theirs.tile + (two ? 2 * n : 2 * theirs.pairs + n) * theirs.workers;
+      const std::uint32_t chunk = (i - n * of_piece) << log_of_piece;
+      const std::uint32_t bytes = min(1u << log_of_piece, theirs.count - chunk) * theirs.unit * 16;
+      const std::uint8_t* from = chunk_at(o, tile, theirs.begin + chunk, theirs.unit);
       mine = Piece::of(from, bytes);
       second = two ? static_cast<std::int32_t>(
-                         (chunk_at(o, tile + work.workers, work.begin + chunk, unit) - from) / 16)
+                         (chunk_at(o, tile + theirs.workers, theirs.begin + chunk, theirs.unit) - from) / 16)
                    : 0;
     }
-    const std::uint32_t used = min(c.piece + 32 - known, all);
-    known += used - c.piece;
-    if (used < all) {
-      c.tile += tiles_before(used, c.piece) * work.workers;
-    } else {
-      c.tile += tiles * work.workers;
-      c.piece = 0;
+    known += used;
+    // The first piece that is not known lies in the run after those that are used up.
+    const unsigned used_up = __ballot_sync(~0u, until <= used);
+    if (used_up == ~0u) {
+      c = place(32);
+      continue;
     }
-    if (c.tile >= o.tiles_end[2]) {
-      ++c.pass;
-      open_product<Pieces>(s, ops, c);
-    }
+    const int last = __popc(used_up);
+    const std::uint32_t into = used - __shfl_sync(~0u, until - own, last);
+    c = {__shfl_sync(~0u, at.op, last), __shfl_sync(~0u, at.pass, last), __shfl_sync(~0u, at.run, last),
+         into + (last == 0 ? c.piece : 0)};
   }
   s.pieces[warp][lane] = mine;
   if constexpr (kPaired<Pieces>) s.seconds[warp][lane] = second;
@@ -376,9 +421,7 @@ __device__ __forceinline__ void request_first(DecodeShared& s, const DecodeOp* o
   const std::uint32_t warp = thread_index() / 32;
   const std::uint32_t lane = thread_index() % 32;
   if (lane == 0) {
-    CursorState c = {s.job.first_op, 0, 0, 0};
-    open_product<Pieces>(s, ops, c);
-    s.cursors[warp] = c;
+    s.cursors[warp] = {s.job.first_op, 0, 0, 0};
     s.readers[warp] = {0, 0, 32};
   }
   s.pieces[warp][lane] = {};

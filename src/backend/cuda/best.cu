@@ -9,6 +9,7 @@ namespace gem::cuda {
 namespace {
 
 constexpr std::uint32_t kBlock = 1024;
+constexpr std::uint32_t kLogGroups = 10;   // of kMostGroups
 constexpr std::uint32_t kGathered = 2048;  // at most
 
 // An unsigned number that orders as the float does, both zeros alike.
@@ -40,16 +41,16 @@ __global__ void maxima_kernel(const float* logits, std::uint32_t vocab, std::uin
   if (threadIdx.x % 32 == 0) maxima[std::size_t{blockIdx.y} * kMostGroups + group] = nan ? NAN : most;
 }
 
-// Sorts N = 2^k numbers, the largest first, by the whole block (Batcher's bitonic sort).
-template <std::uint32_t N, typename T>
-__device__ void sort_descending(T (&keys)[N]) {
-  for (std::uint32_t run = 2; run <= N; run *= 2) {
-    for (std::uint32_t step = run / 2; step > 0; step /= 2) {
+// Sorts 2^log_count numbers, the largest first, by the whole block (Batcher's bitonic sort).
+template <typename T>
+__device__ void sort_descending(T* keys, std::uint32_t log_count) {
+  for (std::uint32_t log_run = 1; log_run <= log_count; ++log_run) {
+    for (std::uint32_t log_step = log_run; log_step-- > 0;) {
       __syncthreads();
-      for (std::uint32_t i = threadIdx.x; i < N / 2; i += kBlock) {
-        const std::uint32_t a = i / step * step * 2 + i % step;
-        const std::uint32_t b = a + step;
-        const bool descending = (a & run) == 0;
+      for (std::uint32_t i = threadIdx.x; i < 1u << log_count >> 1; i += kBlock) {
+        const std::uint32_t a = i >> log_step << (log_step + 1) | (i & ((1u << log_step) - 1));
+        const std::uint32_t b = a + (1u << log_step);
+        const bool descending = (a >> log_run & 1) == 0;
         if ((keys[a] < keys[b]) == descending) {
           const T other = keys[a];
           keys[a] = keys[b];
@@ -77,13 +78,14 @@ __global__ void __launch_bounds__(kBlock)
   const std::uint32_t thread = threadIdx.x;
   BestRow& to = out[blockIdx.x];
   if (thread == 0) s.active_count = s.count = s.nan = 0;
-  for (std::uint32_t i = thread; i < kGathered; i += kBlock) s.keys[i] = 0;
+  for (std::uint32_t i = thread; i < kGathered; i += kBlock) s.keys[i] = 0;  // after all others
   __syncthreads();
   const float most = thread < groups ? maxima[std::size_t{blockIdx.x} * kMostGroups + thread] : -INFINITY;
   const std::uint32_t mine = order_of(most);
   s.maxima[thread] = mine;
   if (most != most) s.nan = 1;
-  sort_descending(s.maxima);
+  static_assert(kMostGroups == 1u << kLogGroups && kMostGroups == kBlock);
+  sort_descending(s.maxima, kLogGroups);
   // Where there are fewer groups than that, every token is a group of its own.
   const std::uint32_t least = s.maxima[min(kBest, groups) - 1];
   if (thread < groups && mine >= least) s.active[atomicAdd(&s.active_count, 1u)] = thread;
@@ -104,7 +106,9 @@ __global__ void __launch_bounds__(kBlock)
     if (thread == 0) to.count = 0;
     return;
   }
-  sort_descending(s.keys);
+  std::uint32_t log_count = 0;  // few more than kBest, mostly
+  while (1u << log_count < s.count) ++log_count;
+  sort_descending(s.keys, log_count);
   const std::uint32_t kept = min(s.count, kBest);
   if (thread == 0) to.count = kept;
   if (thread < kept) {

@@ -14,6 +14,10 @@ Buffer::Buffer(std::size_t bytes) : size_(bytes) {
   data_ = data;
 }
 
+void Buffer::prefer_huge_pages() {
+  if (data_ != nullptr) ::madvise(data_, size_, MADV_HUGEPAGE);  // a wish: a system without them says no
+}
+
 Buffer::~Buffer() {
   if (data_ != nullptr) ::munmap(data_, size_);
 }

@@ -22,6 +22,10 @@ class Buffer {
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
+  // For large memory that is written as a whole: with pages of 2 MB it comes in a third of the time, and
+  // neither address translation nor the prefetcher stops every 4 KB. Before it is written.
+  void prefer_huge_pages();
+
   std::size_t size() const { return size_; }
   template <typename T>
   T* as() {

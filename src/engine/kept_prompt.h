@@ -20,7 +20,10 @@ namespace gem {
 class KeptRows {
  public:
   using Sum = std::shared_ptr<std::atomic<std::uint64_t>>;
-  KeptRows(std::size_t bytes, Sum sum) : memory_(bytes), sum_(std::move(sum)) { *sum_ += memory_.size(); }
+  KeptRows(std::size_t bytes, Sum sum) : memory_(bytes), sum_(std::move(sum)) {
+    memory_.prefer_huge_pages();
+    *sum_ += memory_.size();
+  }
   ~KeptRows() { *sum_ -= memory_.size(); }
   KeptRows(const KeptRows&) = delete;
   KeptRows& operator=(const KeptRows&) = delete;

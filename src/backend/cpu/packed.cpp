@@ -1,7 +1,5 @@
 #include "backend/cpu/packed.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -87,8 +85,7 @@ PackedMatrix::PackedMatrix(const Matrix& source) : source_(source), form_(packed
 
 void PackedMatrix::allocate() {
   data_ = Buffer(bytes());
-  // A stream of several GB: with 2 MB pages neither address translation nor the prefetcher stops every 4 KB.
-  if (bytes() != 0) ::madvise(data_.as<void>(), data_.size(), MADV_HUGEPAGE);
+  data_.prefer_huge_pages();
 }
 
 void PackedMatrix::pack_group(std::size_t group) {

@@ -17,8 +17,8 @@ struct SynthOptions {
   std::uint64_t seed = 1;
 };
 
-// Writes a GGUF file, of a trunk or an assistant; `progress` hears bytes written and in all. Error(kUsage) for a
-// storage type that gem cannot write.
+// Writes a GGUF file, of a trunk or an assistant; `progress` hears bytes written and in all. Error(kUsage)
+// for a storage type that gem cannot write.
 void write_synthetic(const Profile& profile, const std::string& path, const SynthOptions& options,
                      const std::function<void(std::uint64_t done, std::uint64_t total)>& progress);
 

@@ -156,15 +156,11 @@ class Bench {
  private:
   MtpDrafter& drafter(std::uint32_t drafts) {
     if (!assistant_) {
-      const AdmissionOptions admission = {.any_geometry = o_.model.any_geometry};
-      if (!o_.model.drafts.assistant.empty()) {
-        assistant_ = Assistant::load(o_.model.drafts.assistant, *model_, admission);
-      } else {
-        FoundAssistant found = find_assistant(*model_, admission);
-        if (!found.assistant)
-          fail(ErrorCode::kUsage, "--chain needs an assistant (--mtp): {}", found.why_none);
-        assistant_ = std::move(found.assistant);
-      }
+      const auto& d = o_.model.drafts;
+      FoundAssistant found =
+          open_assistant(*model_, d.assistant, d.find, {.any_geometry = o_.model.any_geometry});
+      if (!found.assistant) fail(ErrorCode::kUsage, "--chain needs an assistant (--mtp): {}", found.why_none);
+      assistant_ = std::move(found.assistant);
     }
     drafter_ = std::make_unique<MtpDrafter>(*assistant_, *backend_, MtpOptions{.most = drafts});
     drafter_->load();

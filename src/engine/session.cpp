@@ -41,14 +41,8 @@ std::unique_ptr<Drafter> Session::make_drafter(const SessionOptions& options) {
     return nullptr;
   }
   const AdmissionOptions admission{.any_geometry = options.any_geometry};
-  std::string why_none = "not wanted";
-  if (!d.assistant.empty()) {
-    assistant_ = Assistant::load(d.assistant, *model_, admission);
-  } else if (d.find) {
-    FoundAssistant found = find_assistant(*model_, admission);
-    assistant_ = std::move(found.assistant);
-    why_none = std::move(found.why_none);
-  }
+  FoundAssistant found = open_assistant(*model_, d.assistant, d.find, admission);
+  assistant_ = std::move(found.assistant);
   std::unique_ptr<Drafter> drafter;
   const CopyOptions copies{.most = d.most.value_or(CopyOptions{}.most)};
   if (assistant_ != nullptr) {
@@ -59,7 +53,7 @@ std::unique_ptr<Drafter> Session::make_drafter(const SessionOptions& options) {
     drafter = std::make_unique<CopyDrafter>(copies);
   }
   drafting_ = drafter != nullptr ? drafter->description() : "none";
-  if (assistant_ == nullptr) drafting_ += fmt::format(" (no assistant: {})", why_none);
+  if (assistant_ == nullptr) drafting_ += fmt::format(" (no assistant: {})", found.why_none);
   return drafter;
 }
 

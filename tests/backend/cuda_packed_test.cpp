@@ -8,11 +8,13 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/packed.h"
 #include "backend/cuda/rows.h"
+#include "backend/expect_product.h"
 #include "backend/random_storage.h"
 
 namespace gem::cuda {
 namespace {
 
+using testing::expect_product;
 using testing::MatrixKind;
 using testing::RandomMatrix;
 
@@ -68,24 +70,6 @@ TEST_P(CudaPacked, RowsAreThoseOfTheHost) {
     }
     EXPECT_EQ(wrong, 0u);
   }
-}
-
-// The error of a product of f32 grade: relative to the lengths of row and column. (Tensor cores cut off what
-// they shift to a common exponent: 1.2e-6 was seen where codes and minima of two bits cancel.)
-void expect_product(const Matrix& m, std::span<const float> x, std::span<const float> y, const char* what) {
-  std::vector<float> row(m.cols);
-  double worst = 0;
-  for (std::uint32_t i = 0; i < m.rows; ++i) {
-    m.expand_row(i, row.data());
-    double sum = 0, left = 0, right = 0;
-    for (std::uint32_t c = 0; c < m.cols; ++c) {
-      sum += double{row[c]} * double{x[c]};
-      left += double{row[c]} * double{row[c]};
-      right += double{x[c]} * double{x[c]};
-    }
-    worst = std::max(worst, std::fabs(sum - double{y[i]}) / std::sqrt(left * right));
-  }
-  EXPECT_LT(worst, 2e-6) << what;
 }
 
 TEST_P(CudaPacked, FewRowsAreMultiplied) {

@@ -96,8 +96,9 @@ void pack_affine_blocks(const AffineLayout& layout, StorageType type, const std:
     std::memcpy(halves, stored, sizeof halves);
     const float scale = f16_to_f32(halves[0]);
     std::byte* entry = out + b * layout.entry_bytes();
-    put_scale(true, scale, lane, entry);
-    put_scale(true, minimum ? f16_to_f32(halves[1]) : -16.0f * scale, lane, entry + layout.entry_bytes() / 2);
+    put_scale(layout.wide, scale, lane, entry);
+    put_scale(layout.wide, minimum ? f16_to_f32(halves[1]) : -16.0f * scale, lane,
+              entry + layout.entry_bytes() / 2);
     const std::byte* from = stored + (minimum ? 4 : 2);
     std::uint32_t fifth = 0;
     if (layout.bits == 5) {

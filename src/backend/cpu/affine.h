@@ -1,9 +1,8 @@
 // Affine weights (MLX's, and GGUF's Q4_1, Q5_0 and Q5_1) as the cpu kernels read them: groups of 16 rows as
 // in backend/cpu/packed.h, codes kept exactly, in as many bytes as the checkpoint has but for wider scales.
 //
-//   first, for every `group` columns: 16 scales, then 16 biases, bf16 as stored (f16 and f32 as f32; the bias
-//   of
-//          Q5_0 is -16 times its scale)
+//   first, for every `group` columns: 16 scales, then 16 biases, bf16 as stored (f16 and f32 as f32); the
+//     bias of Q5_0 is -16 times its scale
 //   then, for every block of 32 columns, its codes in planes of 16-bit words [16 rows][2 columns of a pair]:
 //     bytes   (8 bits)     16 vectors of 16 rows * 2 bytes, as Q8_0
 //     nibbles (4, 5, 6)    4 words a lane, nibble i of word w belongs to pair 4w + i, as Q4_0

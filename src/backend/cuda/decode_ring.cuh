@@ -29,11 +29,13 @@ __device__ __forceinline__ bool pairs_tiles(const DecodeOp& op, std::uint32_t lo
 // out.
 constexpr std::uint32_t kUsedBeforePlanning = 14;
 
-// Where the run of tiles of one format that has `tile` in it ends. Matrices of one format are gone through
-// together.
+// Matrices of one format are gone through together.
+__device__ __forceinline__ bool one_format(const DecodeOp& op) {
+  return op.format[0] == op.format[1] && op.format[1] == op.format[2];
+}
+// Where the run of tiles of one format that has `tile` in it ends.
 __device__ __forceinline__ std::uint32_t run_end(const DecodeOp& op, std::uint32_t tile) {
-  const bool same = op.format[0] == op.format[1] && op.format[1] == op.format[2];
-  if (same || tile >= op.tiles_end[1]) return op.tiles_end[2];
+  if (one_format(op) || tile >= op.tiles_end[1]) return op.tiles_end[2];
   return tile < op.tiles_end[0] ? op.tiles_end[0] : op.tiles_end[1];
 }
 __device__ __forceinline__ int matrix_of(const DecodeOp& op, std::uint32_t tile) {
@@ -82,23 +84,20 @@ struct Run {
 };
 template <int Pieces>
 __device__ __forceinline__ Run run_of(const DecodeShared& s, const DecodeOp& o, std::uint32_t run) {
-  constexpr std::uint32_t kGroupWarps = kSlices / Pieces;
-  const std::uint32_t warp = thread_index() / 32;
-  const CutHere& here = s.cuts[o.cut];
-  const std::uint32_t worker = here.worker0 + warp / kGroupWarps;
+  const MyPart part = my_part<Pieces>(s, o);
   Run r;
-  r.workers = here.workers;
-  r.begin = here.begin[warp % kGroupWarps];
-  r.count = here.begin[warp % kGroupWarps + 1] - r.begin;
+  r.workers = part.workers;
+  r.begin = part.begin;
+  r.count = part.end - part.begin;
   r.unit = o.unit[run];
   r.log_at_once = log_chunks_of_slot(r.unit * 16, s.job.slot_bytes);
-  const bool same = o.format[0] == o.format[1] && o.format[1] == o.format[2];
   const std::uint32_t first = run == 0 ? 0 : o.tiles_end[run - 1];
-  const std::uint32_t end = !same ? o.tiles_end[run] : run == 0 ? o.tiles_end[2] : 0;
-  const auto steps = [&](std::uint32_t tiles) { return whole_times(tiles + r.workers - 1, here.per_worker); };
-  r.tile = worker;
-  if (worker < first) r.tile += steps(first - worker) * r.workers;
-  if (worker >= r.workers || r.count == 0 || r.tile >= end) return r;
+  const std::uint32_t end = !one_format(o) ? o.tiles_end[run] : run == 0 ? o.tiles_end[2] : 0;
+  const float per_worker = s.cuts[o.cut].per_worker;
+  const auto steps = [&](std::uint32_t tiles) { return whole_times(tiles + r.workers - 1, per_worker); };
+  r.tile = part.worker;
+  if (part.worker < first) r.tile += steps(first - part.worker) * r.workers;
+  if (part.worker >= r.workers || r.count == 0 || r.tile >= end) return r;
   r.tiles = steps(end - r.tile);
   r.pairs = pairs_tiles<Pieces>(o, r.log_at_once) ? r.tiles / 2 : 0;
   return r;

@@ -59,4 +59,11 @@ FoundAssistant find_assistant(const Model& target, const AdmissionOptions& optio
   return result;
 }
 
+FoundAssistant open_assistant(const Model& target, const std::string& named, bool find,
+                              const AdmissionOptions& options) {
+  if (!named.empty()) return {Assistant::load(named, target, options), {}};
+  if (!find) return {nullptr, "not wanted"};
+  return find_assistant(target, options);
+}
+
 }  // namespace gem

@@ -18,4 +18,9 @@ struct FoundAssistant {
 // what is there and does not fit is named in `why_none`.
 FoundAssistant find_assistant(const Model& target, const AdmissionOptions& options);
 
+// The assistant that is named (empty: none is; errors as Assistant::load), else one beside the model if
+// `find`.
+FoundAssistant open_assistant(const Model& target, const std::string& named, bool find,
+                              const AdmissionOptions& options);
+
 }  // namespace gem

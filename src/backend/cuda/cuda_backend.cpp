@@ -200,9 +200,10 @@ void CudaBackend::begin(const RoundRows& round) {
       for (int kind = 0; kind < 2; ++kind) {
         if (model_.head_dims[kind] == 0) continue;
         info.first_unit[kind] = units_[kind];
-        units_[kind] += key_chunks(first_key(info.position, kind == 0 ? g_.window : 0), info.last_key,
-                                   key_block(model_.head_dims[kind]))
-                            .count;
+        info.unit_count[kind] = key_chunks(first_key(info.position, kind == 0 ? g_.window : 0), info.last_key,
+                                           key_block(model_.head_dims[kind]))
+                                    .count;
+        units_[kind] += info.unit_count[kind];
       }
     }
   }

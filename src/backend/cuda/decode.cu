@@ -13,11 +13,11 @@ namespace {
 // The residual rows before product `o`: a branch added, the next norm taken, as far as the phases ask for it.
 enum class Made { kNothing, kHere, kGlobally };
 template <int Pieces>
-__device__ __noinline__ Made make_rows(DecodeShared& s, const DecodeOp* ops, std::uint8_t* region,
-                                       std::uint32_t o, unsigned target) {
+__device__ __noinline__ Made make_rows(std::uint32_t o) {
   constexpr std::uint32_t kRows = 8 * Pieces;
+  const DecodeShared& s = block_state();
   const DecodeJob& job = s.job;
-  const DecodeOp& op = ops[o];
+  const DecodeOp& op = product_of(o);
   const bool final = o == job.layer_count * kOpsOfLayer;
   const bool closes = final || o % kOpsOfLayer == 0;  // the layer before
   const DecodeLayer& layer = s.layers[o / kOpsOfLayer % 2];
@@ -27,14 +27,10 @@ __device__ __noinline__ Made make_rows(DecodeShared& s, const DecodeOp* ops, std
   const bool named = final && norms;  // rows are those of `finals`
   const bool here = job.fused && norms && !final;
   RowStep step;
-  if (here) {
-    step.barrier = job.barrier;
-    step.target = target;
-  } else {
-    grid_wait(job.barrier, target);  // others may still read the operand that is made here
-  }
+  step.waits = here;
+  if (!here) grid_wait();  // others may still read the operand that is made here
   if (!adds && !norms) return Made::kNothing;
-  step.branch = {job.branch, adds ? ops[o - 1].parts : 0u, job.row_count, job.hidden};
+  step.branch = {job.branch, adds ? product_of(o - 1).parts : 0u, job.row_count, job.hidden};
   step.weight = closes ? before.post_ffw_norm : layer.post_attention_norm;
   step.scale = closes ? before.scale : 1.0f;
   step.next = !norms ? nullptr : final ? job.output_norm : closes ? layer.attn_norm : layer.ffn_norm;
@@ -57,99 +53,83 @@ __device__ __noinline__ Made make_rows(DecodeShared& s, const DecodeOp* ops, std
     step.plain = named ? job.final_rows + std::size_t{i} * job.hidden : nullptr;
     if (step.makes_operand) {
       const std::uint32_t rows = min(kRows, job.row_count - row / kRows * kRows);
-      step.operand = here ? shared_operand<Pieces>(region, my_part<Pieces>(s, op), rows)
+      step.operand = here ? shared_operand<Pieces>(my_part<Pieces>(op), rows)
                           : global_operand<Pieces>(job, op, row / kRows, rows);
       step.operand_row = row % kRows;
       if (row % kRows == 0) fill_scales(step.operand, here ? kSlices / Pieces : op.parts * kSlices, step.up);
     }
-    row_step<Pieces>(s, job.hidden, job.epsilon, step);
+    row_step<Pieces>(job.hidden, job.epsilon, step);
     step.place ^= 2;
-    step.barrier = nullptr;
+    step.waits = false;
   }
   return here ? Made::kHere : Made::kGlobally;
 }
 
 // A block's way through a round. What needs many registers is a function of its own (rows, heads, products);
-// between them little is kept but shared memory.
+// between them nothing is kept but what lies in shared memory.
 template <int Pieces>
 struct Round {
   static constexpr std::uint32_t kRows = 8 * Pieces;  // of a pass
   static constexpr std::uint32_t kOwnSlices = kSlices / Pieces;
 
-  DecodeShared& s;
-  float (*largest)[kTeamWarps];
-  const DecodeOp* ops;  // in shared memory
-  std::uint8_t* rings;
-  std::uint8_t* region;
-  float* reduce;
-  unsigned target;
-  unsigned operand_parity = 0;  // of the next operand that is copied
-
-  // Of the whole grid.
-  __device__ __forceinline__ void arrive(const DecodeJob& job) { grid_arrive(job.barrier, target); }
-  __device__ __forceinline__ void wait(const DecodeJob& job) const { grid_wait(job.barrier, target); }
-  __device__ __forceinline__ void sync(const DecodeJob& job) {
-    arrive(job);
-    wait(job);
-  }
   // After rows were made: in shared memory for this block, where product() waits for its threads, or in
   // global memory for all.
-  __device__ __forceinline__ void made(const DecodeJob& job, bool here) {
-    if (!here) sync(job);
+  static __device__ __forceinline__ void made(bool here) {
+    if (!here) grid_sync();
   }
 
-  __device__ __forceinline__ std::uint32_t rows_of(std::uint32_t total, std::uint32_t pass) const {
+  static __device__ __forceinline__ std::uint32_t rows_of(std::uint32_t total, std::uint32_t pass) {
     return min(kRows, total - pass * kRows);
   }
-  __device__ __forceinline__ Operand operand(const DecodeJob& job, const DecodeOp& op, std::uint32_t pass,
-                                             std::uint32_t rows, bool here) const {
-    return here ? shared_operand<Pieces>(region, my_part<Pieces>(s, op), rows)
+  static __device__ __forceinline__ Operand operand(const DecodeJob& job, const DecodeOp& op,
+                                                    std::uint32_t pass, std::uint32_t rows, bool here) {
+    return here ? shared_operand<Pieces>(my_part<Pieces>(op), rows)
                 : global_operand<Pieces>(job, op, pass, rows);
   }
 
   // Whether the merged rows are here, in this block's shared memory.
-  __device__ __forceinline__ bool heads(const DecodeJob& job, std::uint32_t o, std::uint32_t l,
-                                        const DecodeLayer& layer) {
-    const DecodeOp& op = ops[o];
+  static __device__ __forceinline__ bool heads(const DecodeJob& job, std::uint32_t o, std::uint32_t l,
+                                               const DecodeLayer& layer) {
+    const DecodeOp& op = product_of(o);
     const std::uint32_t width = (layer.shape.head_dim + 31) / 32;
     if (job.phases & kPhasePrepare) {
-      wait(job);
+      grid_wait();
       switch (width) {
         case 1:
-          prepare_all<32, Pieces>(s, ops, l);
+          prepare_all<32, Pieces>(l);
           break;
         case 2:
-          prepare_all<64, Pieces>(s, ops, l);
+          prepare_all<64, Pieces>(l);
           break;
         case 4:
-          prepare_all<128, Pieces>(s, ops, l);
+          prepare_all<128, Pieces>(l);
           break;
         case 8:
-          prepare_all<256, Pieces>(s, ops, l);
+          prepare_all<256, Pieces>(l);
           break;
         default:
-          prepare_all<512, Pieces>(s, ops, l);
+          prepare_all<512, Pieces>(l);
           break;
       }
-      sync(job);
+      grid_sync();
     }
     if (!(job.phases & kPhaseAttend)) {
-      wait(job);
+      grid_wait();
     } else {
       const bool few = min(layer.shape.heads / layer.shape.kv_heads, job.most_heads) <= 8;
       const auto attend = [&](auto octets) {
         constexpr int kOctets = octets();
         switch (width) {
           case 1:
-            return attend_all<32, Pieces, kOctets>(s, ops, l, region, target);
+            return attend_all<32, Pieces, kOctets>(l);
           case 2:
-            return attend_all<64, Pieces, kOctets>(s, ops, l, region, target);
+            return attend_all<64, Pieces, kOctets>(l);
           case 4:
-            return attend_all<128, Pieces, kOctets>(s, ops, l, region, target);
+            return attend_all<128, Pieces, kOctets>(l);
           case 8:
-            return attend_all<256, Pieces, kOctets>(s, ops, l, region, target);
+            return attend_all<256, Pieces, kOctets>(l);
           default:
-            return attend_all<512, Pieces, kOctets>(s, ops, l, region, target);
+            return attend_all<512, Pieces, kOctets>(l);
         }
       };
       if (few) {
@@ -157,7 +137,7 @@ struct Round {
       } else {
         attend(std::integral_constant<int, 2>());
       }
-      sync(job);
+      grid_sync();
     }
     // Few chunks are merged by every block that needs them, many are shared out: a thread has all chunks of
     // its columns, or a warp a group of them.
@@ -177,7 +157,7 @@ struct Round {
           const std::uint32_t row = i / columns;
           const std::uint32_t col = i % columns * kMergeColumns;
           const float4 y =
-              merged_by_block(job, s, layer, pass * kRows + row, col, reinterpret_cast<Merged*>(region));
+              merged_by_block(job, layer, pass * kRows + row, col, reinterpret_cast<Merged*>(region()));
           const std::uint32_t mine = col + thread_index() * 4;
           if (thread_index() < 32 && mine < vectors * 4) store_operand(x, row, mine, y, kAttendedUp);
         }
@@ -188,21 +168,22 @@ struct Round {
       for (std::uint32_t i = first; i < count * vectors; i += here ? kThreads : gridDim.x * kThreads) {
         const std::uint32_t row = i / vectors;
         const std::uint32_t col = x.chunk0 * 64 + i % vectors * 4;
-        store_operand(x, row, col, merged(job, s, layer, pass * kRows + row, col), kAttendedUp);
+        store_operand(x, row, col, merged(job, layer, pass * kRows + row, col), kAttendedUp);
       }
     }
-    made(job, here);
+    made(here);
     return here;
   }
 
-  __device__ __forceinline__ void activate(const DecodeJob& job, std::uint32_t o) {
-    wait(job);
+  static __device__ __forceinline__ void activate(const DecodeJob& job, std::uint32_t o) {
+    grid_wait();
     if (!(job.phases & kPhaseActivate)) return;
-    const DecodeOp& op = ops[o];
-    const Parts both = {job.both, ops[o - 1].parts, job.row_count, ops[o - 1].width};
+    const DecodeOp& op = product_of(o);
+    const DecodeOp& before = product_of(o - 1);
+    const Parts both = {job.both, before.parts, job.row_count, before.width};
     const std::uint32_t team = thread_index() / (kTeamWarps * 32);
     // Slices of rows: those of this block's columns, or all, shared out.
-    const MyPart part = my_part<Pieces>(s, op);
+    const MyPart part = my_part<Pieces>(op);
     const std::uint32_t slices = job.fused ? kOwnSlices : op.parts * kSlices;
     const std::uint32_t slice0 = job.fused ? part.slice0 : 0;
     const std::uint32_t first = job.fused ? team : block_index() * kTeams + team;
@@ -210,13 +191,13 @@ struct Round {
     for (std::uint32_t u = first; u < job.row_count * slices; u += job.fused ? kTeams : gridDim.x * kTeams) {
       const std::uint32_t row = u / slices;
       const Operand x = operand(job, op, row / kRows, rows_of(job.row_count, row / kRows), job.fused);
-      activate_slice<Pieces>(largest, op, job.ffn, both, row, slice0 + u % slices, x, row % kRows);
+      activate_slice<Pieces>(op, job.ffn, both, row, slice0 + u % slices, x, row % kRows);
     }
-    made(job, job.fused);
+    made(job.fused);
   }
 
-  __device__ __forceinline__ void finish_logits(const DecodeJob& job, const DecodeOp& op, std::uint32_t count,
-                                                std::uint32_t pass) {
+  static __device__ __forceinline__ void finish_logits(const DecodeJob& job, const DecodeOp& op,
+                                                       std::uint32_t count, std::uint32_t pass) {
     const Parts parts = {job.head, op.parts, count, job.vocab};
     float* logits = job.logits + std::size_t{pass} * kRows * job.vocab;
     const std::uint32_t vectors = job.vocab / 4;
@@ -225,9 +206,10 @@ struct Round {
          i += gridDim.x * kThreads) {
       const std::uint32_t row = i / vectors;
       const std::uint32_t col = i % vectors * 4;
-      PartSum<Pieces, float4, Pieces == 4 ? 8 : 4> sum;
-      sum.issue(parts, row, col);
-      float4 v = sum.total(parts, row, col);
+      const float* at[1] = {parts.row(row) + col};
+      float4 sums[1];
+      sum_parts<Pieces>(parts, at, sums);
+      float4 v = sums[0];
       if (job.softcap > 0) {
         v.x = job.softcap * tanhf(v.x / job.softcap);
         v.y = job.softcap * tanhf(v.y / job.softcap);
@@ -239,7 +221,9 @@ struct Round {
   }
 
   // What a layer is and where the rows' caches of it lie, into shared memory: asked for a layer ahead.
-  __device__ __forceinline__ void fetch(const DecodeJob& job, std::uint32_t layer) {
+  static __device__ __forceinline__ void fetch(std::uint32_t layer) {
+    DecodeShared& s = block_state();
+    const DecodeJob& job = s.job;
     if (layer >= job.layer_count) return;
     static_assert(sizeof(DecodeLayer) % 8 == 0 && sizeof(CacheLayer) == 24);
     const std::uint32_t thread = thread_index();
@@ -250,26 +234,28 @@ struct Round {
       copy8(reinterpret_cast<std::uint64_t*>(s.caches[layer % 2]) + thread,
             reinterpret_cast<const std::uint64_t*>(s.rows[thread / 3].layers + layer) + thread % 3);
   }
-  __device__ __forceinline__ void fetched() {
+  static __device__ __forceinline__ void fetched() {
     copies_wait_all();
   }
 
   // One product and what comes before it, which begins by waiting for the blocks to end the step before.
-  __device__ __forceinline__ void step(const DecodeJob& job, std::uint32_t o) {
+  static __device__ __forceinline__ void step(std::uint32_t o) {
+    const DecodeShared& s = block_state();
+    const DecodeJob& job = s.job;
     const std::uint32_t l = o / kOpsOfLayer;
     const bool is_head = o == job.layer_count * kOpsOfLayer;
     const std::uint32_t which = is_head ? 4 : o % kOpsOfLayer;
     const DecodeLayer& layer = s.layers[l % 2];
     bool here = job.fused;  // the operand
     // While the others end the step before.
-    if (job.whole) plan_pieces<Pieces>(s, ops, kUsedBeforePlanning);
+    if (job.whole) plan_pieces<Pieces>(kUsedBeforePlanning);
     if (which == 1) {
       here = heads(job, o, l, layer);
     } else if (which == 3) {
       activate(job, o);
     } else {
-      const Made made_rows = make_rows<Pieces>(s, ops, region, o, target);
-      if (made_rows != Made::kNothing) made(job, made_rows == Made::kHere);
+      const Made made_rows = make_rows<Pieces>(o);
+      if (made_rows != Made::kNothing) made(made_rows == Made::kHere);
     }
     const std::uint32_t wanted = which == 0   ? kPhaseQkv
                                  : which == 1 ? kPhaseOut
@@ -277,70 +263,63 @@ struct Round {
                                  : which == 3 ? kPhaseDown
                                               : kPhaseHead;
     if (!(job.phases & wanted)) return;
-    if (which == 0) fetch(job, l + 1);
-    const DecodeOp& op = ops[o];
-    const MyPart part = my_part<Pieces>(s, op);
+    if (which == 0) fetch(l + 1);
+    const DecodeOp& op = product_of(o);
+    const MyPart part = my_part<Pieces>(op);
     const std::uint32_t total = is_head ? job.logit_count : job.row_count;
     float* out = which == 0 ? job.qkv : which == 2 ? job.both : is_head ? job.head : job.branch;
 #pragma unroll 1
     for (std::uint32_t pass = 0; pass * kRows < total; ++pass) {
       const std::uint32_t count = rows_of(total, pass);
-      const Operand x = shared_operand<Pieces>(region, part, count);
+      const Operand x = shared_operand<Pieces>(part, count);
       if (is_head) {
         fill_scales(x, kOwnSlices, job.output_up);
         operand_from_rows(job.final_rows, job.logit_rows, pass * kRows, job.hidden, x, job.output_up);
       } else if (!here) {
-        load_operand(global_operand<Pieces>(job, op, pass, count), x, kOwnSlices, &s.operand_barrier,
-                     operand_parity);
-        operand_parity ^= 1;
+        load_operand(global_operand<Pieces>(job, op, pass, count), x, kOwnSlices);
       }
       const std::uint32_t out_rows = is_head ? count : total;
       const std::uint32_t first_row = is_head ? 0 : pass * kRows;
       if constexpr (Pieces == 1) {
         if (count <= kFewRows) {
-          product<1, true>(s, ops, rings, region, reduce, o, count, out, out_rows, first_row);
+          product<1, true>(o, count, out, out_rows, first_row);
         } else {
-          product<1, false>(s, ops, rings, region, reduce, o, count, out, out_rows, first_row);
+          product<1, false>(o, count, out, out_rows, first_row);
         }
       } else {
-        product<Pieces, false>(s, ops, rings, region, reduce, o, count, out, out_rows, first_row);
+        product<Pieces, false>(o, count, out, out_rows, first_row);
       }
+      if (!is_head && !here && thread_index() == 0) ++block_state().operands;
       if (is_head) {
         // Pass after pass, so that partial sums are kept for one pass only.
-        sync(job);
+        grid_sync();
         finish_logits(job, op, count, pass);
-        if ((pass + 1) * kRows < total) sync(job);
+        if ((pass + 1) * kRows < total) grid_sync();
       } else if ((pass + 1) * kRows < total) {
         __syncthreads();  // before the next operand
       }
     }
-    if (which == 0) fetched();  // read after the barrier
-    if (!is_head) arrive(job);  // the next step waits
+    if (which == 0) fetched();    // read after the barrier
+    if (!is_head) grid_arrive();  // the next step waits
   }
 
-  __device__ __forceinline__ void run() {
-    fetch(s.job, s.job.first_op / kOpsOfLayer);
-    make_turns(s.job);
+  static __device__ __forceinline__ void run() {
+    const DecodeJob& job = block_state().job;
+    fetch(job.first_op / kOpsOfLayer);
+    make_turns(job);
     fetched();
     __syncthreads();
     // The turns are read by other blocks after a barrier; a lone stage may have none before its heads.
-    if (!s.job.whole) sync(s.job);
+    if (!job.whole) grid_sync();
 #pragma unroll 1
-    for (std::uint32_t o = s.job.first_op; o < s.job.end_op; ++o) {
-      // To the compiler the job is another one at every step: nothing that is derived from it is kept in
-      // registers from one step to the next.
-      const DecodeJob* job = &s.job;
-      renew(job);
-      step(*job, o);
-    }
+    for (std::uint32_t o = job.first_op; o < job.end_op; ++o) step(o);
   }
 };
 
 template <int Pieces>
 __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_constant__ DecodeJob given) {
   std::uint8_t* dynamic = dynamic_shared();
-  DecodeShared& shared = block_shared<DecodeShared>();
-  float(&largest)[kTeams][kTeamWarps] = block_shared<float[kTeams][kTeamWarps]>();
+  DecodeShared& shared = block_state();
   static_assert(sizeof(DecodeJob) % 8 == 0 && sizeof(DecodeJob) / 8 <= kThreads);
   if (threadIdx.x < sizeof(DecodeJob) / 8)
     reinterpret_cast<std::uint64_t*>(&shared.job)[threadIdx.x] =
@@ -357,8 +336,13 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
 #pragma unroll 1
   for (std::uint32_t i = thread_index(); i < min(job.row_count, kCachedRows); i += kThreads)
     shared.rows[i] = job.rows[i];
-  std::uint8_t* rings = dynamic + (op_words * 16 + 127) / 128 * 128;
-  std::uint8_t* region = rings + kWarps * job.slots * job.slot_bytes;
+  if (threadIdx.x == 0) {
+    shared.rings = (op_words * 16 + 127) / 128 * 128;
+    shared.region = shared.rings + kWarps * job.slots * job.slot_bytes;
+    shared.reduce = shared.region + job.reduce_at;
+    shared.target = 0;
+    shared.operands = 0;
+  }
   if (threadIdx.x % 32 == 0) {
 #if __CUDA_ARCH__ >= 900
 #pragma unroll 1
@@ -370,10 +354,8 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
   if (threadIdx.x < 2 * kWarps) shared.plans[threadIdx.x / kWarps][threadIdx.x % kWarps].item = ~0u;
   if (threadIdx.x < kMostCuts) shared.cuts[threadIdx.x] = cut_here<Pieces>(job.cuts[threadIdx.x]);
   __syncthreads();  // the products and rows are there
-  request_first<Pieces>(shared, ops, rings);
-  Round<Pieces> round = {
-      shared, largest, ops, rings, region, reinterpret_cast<float*>(region + job.reduce_at), 0};
-  round.run();
+  request_first<Pieces>();
+  Round<Pieces>::run();
 }
 
 template <int Pieces>
@@ -390,7 +372,7 @@ void start(const DecodeJob& job, std::size_t shared, const DecodeLimits& limits,
 }
 
 // Shared memory that a block may have beside what the kernel declares.
-constexpr std::size_t kDeclared = sizeof(DecodeShared) + sizeof(float) * kTeams * kTeamWarps + 256;
+constexpr std::size_t kDeclared = sizeof(DecodeShared) + 256;
 // What a launch takes if it can: the rest of the memory is the first-level cache, which has to hold what does
 // not fit the registers. (docs/performance.md has what more and less did.)
 constexpr std::uint32_t preferred_bytes(std::uint32_t rows) {
@@ -438,7 +420,7 @@ DecodeLimits DecodeLimits::of(int device) {
 // Eight rows of a part, at four bytes a value, take 64 KB, or two ninths of the memory where the rest would
 // not hold the weights under way.
 std::uint32_t DecodeLimits::longest_part() const {
-  if (shared_bytes >= kAmple) return 2048;
+  if (shared_bytes >= kAmple) return kLongestPart;
   return std::max(256u, shared_bytes * 2 / 9 / 32 / kChunkCols * kChunkCols);
 }
 
@@ -461,10 +443,10 @@ std::optional<DecodeLayout> decode_layout(const DecodeLimits& limits, const Deco
   DecodeLayout layout;
   layout.pieces = decode_pieces(pass_rows);
   const std::size_t in_pass = std::min(rows, pass_rows);
-  // The operand: steps, sums, scales.
+  // The operand: blocks, sums, scales.
   const std::size_t chunks = (sizes.most_part_chunks + layout.pieces - 1) / layout.pieces;
   const std::size_t operand =
-      align(chunks * 4 * step_rows(pass_rows, static_cast<std::uint32_t>(in_pass)) * 64 +
+      align(chunks * 2 * block_words(block_rows(pass_rows, static_cast<std::uint32_t>(in_pass))) * 4 +
             chunks * 2 * pass_rows * 4 + kSlices * pass_rows * 4);
   const std::size_t reduce = layout.pieces < 4 ? std::size_t{2} * kWarps * 16 * in_pass * 4 : 0;
   const std::size_t ops = align((std::size_t{layers} * kOpsOfLayer + 1) * sizeof(DecodeOp));

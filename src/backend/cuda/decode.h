@@ -21,8 +21,9 @@
 
 namespace gem::cuda {
 
-constexpr std::uint32_t kSlices = 4;         // of a part
-constexpr std::uint32_t kMostPassRows = 32;  // rows that share a reading of the weights
+constexpr std::uint32_t kSlices = 4;          // of a part
+constexpr std::uint32_t kLongestPart = 2048;  // columns
+constexpr std::uint32_t kMostPassRows = 32;   // rows that share a reading of the weights
 constexpr std::uint32_t kOpsOfLayer = 4;
 constexpr std::uint32_t kWidestRow = 6144;  // of the residual stream
 

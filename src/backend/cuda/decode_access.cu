@@ -10,11 +10,11 @@ namespace {
 
 __device__ Operand operand_of(const DecodeJob& job, const OperandShape& s, std::uint32_t pass) {
   Operand o;
-  o.steps = job.operand + std::size_t{s.chunks} * 4 * kStepWords * pass * s.pass_rows;
+  o.blocks = job.operand + std::size_t{s.chunks} * 2 * block_words(s.pass_rows) * pass;
   o.sums = job.operand_sums + std::size_t{s.chunks} * 2 * s.pass_rows * pass;
   o.scales = job.operand_scales + std::size_t{s.parts} * kSlices * s.pass_rows * pass;
   o.rows = min(s.pass_rows, s.rows - pass * s.pass_rows);
-  o.step_rows = step_rows(s.pass_rows, o.rows);
+  o.block_rows = block_rows(s.pass_rows, o.rows);
   o.pitch = s.pass_rows;
   o.chunk0 = 0;
   o.chunk1 = s.chunks;
@@ -44,12 +44,10 @@ __global__ void read_kernel(const __grid_constant__ DecodeJob job, OperandShape 
   const Operand o = operand_of(job, s, row / s.pass_rows);
   const std::uint32_t col = blockIdx.x * blockDim.x + threadIdx.x;
   if (col >= s.cols) return;
-  const std::uint32_t in_step = col % 16;
-  const std::uint32_t* step =
-      o.steps + (std::size_t{col / 16} * o.step_rows + row % s.pass_rows) * kStepWords;
-  const std::uint32_t word = (in_step % 8) / 2 * 4 + in_step / 8;
-  const float2 high = __half22float2(*reinterpret_cast<const __half2*>(step + word));
-  const float2 low = __half22float2(*reinterpret_cast<const __half2*>(step + word + 2));
+  const std::uint32_t* word = o.blocks + std::size_t{col / kBlockCols} * block_words(o.block_rows) +
+                              row % s.pass_rows * row_words(o.block_rows) + word_of(col % kBlockCols);
+  const float2 high = __half22float2(*reinterpret_cast<const __half2*>(word));
+  const float2 low = __half22float2(*reinterpret_cast<const __half2*>(word + low_words(o.block_rows)));
   const float value = col % 2 == 0 ? high.x + low.x : high.y + low.y;
   // The slice is the last one that begins at or before the column's chunk.
   std::uint32_t slice = 0;

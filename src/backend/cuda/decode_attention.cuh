@@ -183,18 +183,18 @@ __device__ __forceinline__ void store_head(const HeadVector<D, Pieces>& x, const
   x.each(d, [&](std::uint32_t i, float v) { out[i * step] = __float2half_rn(v); });
 }
 
-__device__ __forceinline__ Parts qkv_of(const DecodeJob& job, const DecodeOp* ops, std::uint32_t layer) {
-  const DecodeOp& op = ops[layer * kOpsOfLayer];
+__device__ __forceinline__ Parts qkv_of(const DecodeJob& job, std::uint32_t layer) {
+  const DecodeOp& op = product_of(layer * kOpsOfLayer);
   return {job.qkv, op.parts, job.row_count, op.width};
 }
 
 // kPhasePrepare: every head of every row by a warp.
 template <int D, int Pieces>
-__device__ __noinline__ void prepare_all(const DecodeShared& shared, const DecodeOp* ops,
-                                         std::uint32_t index) {
+__device__ __noinline__ void prepare_all(std::uint32_t index) {
+  const DecodeShared& shared = block_state();
   const DecodeJob& job = shared.job;
   const DecodeLayer& layer = shared.layers[index % 2];
-  const Parts qkv = qkv_of(job, ops, index);
+  const Parts qkv = qkv_of(job, index);
   const HeadShape& s = layer.shape;
   const std::uint32_t heads = s.heads + (s.own_keys ? 2 * s.kv_heads : 0);
 #pragma unroll 1
@@ -228,8 +228,8 @@ __device__ __forceinline__ void mma_group(float (&c)[4], const std::uint32_t* a,
   }
 }
 
-__device__ __forceinline__ const RowInfo& row_info(const DecodeJob& job, const DecodeShared& shared,
-                                                   std::uint32_t row) {
+__device__ __forceinline__ const RowInfo& row_info(const DecodeJob& job, std::uint32_t row) {
+  const DecodeShared& shared = block_state();
   return row < kCachedRows ? shared.rows[row] : job.rows[row];
 }
 
@@ -259,8 +259,8 @@ __device__ __forceinline__ std::uint32_t unit_heads(const DecodeJob& job, const 
 // Finds out what the item is, by one thread of a unit, and starts to bring keys and values into the
 // second-level cache, by all.
 template <int D>
-__device__ __noinline__ void plan_unit(DecodeShared& shared, std::uint32_t index, std::uint32_t item,
-                                       std::uint32_t most) {
+__device__ __noinline__ void plan_unit(std::uint32_t index, std::uint32_t item, std::uint32_t most) {
+  DecodeShared& shared = block_state();
   using U = Unit<D>;
   const DecodeJob& job = shared.job;
   const DecodeLayer& layer = shared.layers[index % 2];
@@ -285,9 +285,9 @@ __device__ __noinline__ void plan_unit(DecodeShared& shared, std::uint32_t index
 #pragma unroll 1
     while (high - low > 1) {
       const std::uint32_t middle = (low + high) / 2;
-      (row_info(job, shared, middle).first_unit[layer.kind] <= chunk ? low : high) = middle;
+      (row_info(job, middle).first_unit[layer.kind] <= chunk ? low : high) = middle;
     }
-    const RowInfo& info = row_info(job, shared, low);
+    const RowInfo& info = row_info(job, low);
     const std::uint32_t last = info.last_key;
     const std::uint32_t first = first_key(info.position, layer.window);
     const KeyChunks chunks = key_chunks(first, last, U::kKeys);
@@ -337,9 +337,9 @@ struct UnitMemory {
   float *peaks, *totals;  // so far
   float* keep;            // what the sums so far are multiplied by
 
-  __device__ __forceinline__ UnitMemory(std::uint8_t* region, int unit, std::uint32_t most) {
+  __device__ __forceinline__ UnitMemory(int unit, std::uint32_t most) {
     using U = Unit<D>;
-    queries = reinterpret_cast<std::uint32_t*>(region + unit * U::bytes(most));
+    queries = reinterpret_cast<std::uint32_t*>(region() + unit * U::bytes(most));
     probabilities = queries + most * U::kQueryStride;
     scores = reinterpret_cast<float*>(probabilities + most * U::kProbStride);
     peaks = scores + most * U::kScoreStride;
@@ -350,8 +350,8 @@ struct UnitMemory {
 
 // The queries, and this round's keys and values of the row's span that lie in the chunk.
 template <int D, int Pieces>
-__device__ __noinline__ void prepare_unit(const DecodeShared& shared, const DecodeOp* ops,
-                                          std::uint32_t index, std::uint8_t* region, std::uint32_t most) {
+__device__ __noinline__ void prepare_unit(std::uint32_t index, std::uint32_t most) {
+  const DecodeShared& shared = block_state();
   using U = Unit<D>;
   const DecodeJob& job = shared.job;
   const DecodeLayer& layer = shared.layers[index % 2];
@@ -360,7 +360,7 @@ __device__ __noinline__ void prepare_unit(const DecodeShared& shared, const Deco
   const std::uint32_t lane = thread_index() % 32;
   const int unit = static_cast<int>(thread_index()) / U::kThreadsOf;
   const UnitPlan& plan = shared.plans[layer.kind][unit];
-  const UnitMemory<D> memory(region, unit, most);
+  const UnitMemory<D> memory(unit, most);
   const std::uint32_t group = plan.heads;
 #pragma unroll 1
   for (std::uint32_t task = thread_index() % U::kThreadsOf / 32; task < group + 2 * plan.fresh;
@@ -381,8 +381,7 @@ __device__ __noinline__ void prepare_unit(const DecodeShared& shared, const Deco
       const std::uint32_t from = plan.row - (plan.last - position);
       const std::uint32_t column = head_column(s, kind, is_query ? plan.head + task : plan.kv_head);
       HeadVector<D, Pieces> x;
-      x.load(qkv_of(job, ops, index), from, column, kind, layer, turns_of(job, from, layer.kind),
-             job.epsilon);
+      x.load(qkv_of(job, index), from, column, kind, layer, turns_of(job, from, layer.kind), job.epsilon);
       if (!is_query) {
         store_head(x, s, plan.cache, position, plan.kv_head, kind);
         continue;
@@ -401,8 +400,8 @@ __device__ __noinline__ void prepare_unit(const DecodeShared& shared, const Deco
 // `Octets`: of query heads that share a KV head, at most. Waits for the product before (grid_wait) as late as
 // it can.
 template <int D, int Pieces, int Octets>
-__device__ __noinline__ void attend_all(DecodeShared& shared, const DecodeOp* ops, std::uint32_t index,
-                                        std::uint8_t* region, unsigned target) {
+__device__ __noinline__ void attend_all(std::uint32_t index) {
+  const DecodeShared& shared = block_state();
   const DecodeJob& job = shared.job;
   const DecodeLayer& layer = shared.layers[index % 2];
   using U = Unit<D>;
@@ -417,16 +416,16 @@ __device__ __noinline__ void attend_all(DecodeShared& shared, const DecodeOp* op
   const std::uint32_t items = job.units[layer.kind] * s.kv_heads * ((s.heads / s.kv_heads + most - 1) / most);
   const std::uint32_t first_item = block_index() * U::kAtOnce + unit;
 
-  if (first_item < items) plan_unit<D>(shared, index, first_item, most);
-  grid_wait(job.barrier, target);
+  if (first_item < items) plan_unit<D>(index, first_item, most);
+  grid_wait();
 #pragma unroll 1
   for (std::uint32_t item = first_item; item < items; item += gridDim.x * U::kAtOnce) {
-    if (item != first_item) plan_unit<D>(shared, index, item, most);
-    prepare_unit<D, Pieces>(shared, ops, index, region, most);
+    if (item != first_item) plan_unit<D>(index, item, most);
+    prepare_unit<D, Pieces>(index, most);
     unit_sync<D>(unit);
 
     const UnitPlan& plan = shared.plans[layer.kind][unit];
-    const UnitMemory<D> memory(region, unit, most);
+    const UnitMemory<D> memory(unit, most);
     float* const scores = memory.scores;
     float* const peaks = memory.peaks;
     float* const totals = memory.totals;
@@ -608,13 +607,13 @@ struct RowChunks {
   std::uint32_t stat_step, sum_step;  // from a chunk to the next
   std::uint32_t count;
 
-  __device__ __forceinline__ RowChunks(const DecodeJob& job, const DecodeShared& shared,
-                                       const DecodeLayer& layer, std::uint32_t row, std::uint32_t col) {
+  __device__ __forceinline__ RowChunks(const DecodeJob& job, const DecodeLayer& layer, std::uint32_t row,
+                                       std::uint32_t col) {
     const HeadShape& s = layer.shape;
     const std::uint32_t head = col / s.head_dim;
-    const RowInfo& info = row_info(job, shared, row);
+    const RowInfo& info = row_info(job, row);
     const std::size_t first = info.first_unit[layer.kind];
-    count = key_chunks(first_key(info.position, layer.window), info.last_key, key_block(s.head_dim)).count;
+    count = info.unit_count[layer.kind];
     stats = job.stats + first * s.heads + head;
     sums = job.sums + (first * s.heads + head) * s.head_dim + col % s.head_dim;
     stat_step = s.heads;
@@ -659,10 +658,10 @@ struct RowChunks {
 };
 
 // By one thread.
-__device__ __forceinline__ float4 merged(const DecodeJob& job, const DecodeShared& shared,
-                                         const DecodeLayer& layer, std::uint32_t row, std::uint32_t col) {
+__device__ __forceinline__ float4 merged(const DecodeJob& job, const DecodeLayer& layer, std::uint32_t row,
+                                         std::uint32_t col) {
   if (col >= layer.shape.heads * layer.shape.head_dim) return make_float4(0, 0, 0, 0);
-  const RowChunks chunks(job, shared, layer, row, col);
+  const RowChunks chunks(job, layer, row, col);
   Merged all = chunks.group(0);
 #pragma unroll 1
   for (std::uint32_t g = 1; g < chunks.groups(); ++g) all.fold(chunks.group(g));
@@ -673,14 +672,13 @@ __device__ __forceinline__ float4 merged(const DecodeJob& job, const DecodeShare
 // warp gets the columns, four a lane. All threads call it.
 constexpr std::uint32_t kMergeColumns = 128;
 constexpr std::uint32_t kMergeBytes = kWarps * 32 * sizeof(Merged);
-__device__ __forceinline__ float4 merged_by_block(const DecodeJob& job, const DecodeShared& shared,
-                                                  const DecodeLayer& layer, std::uint32_t row,
-                                                  std::uint32_t col, Merged* places) {
+__device__ __forceinline__ float4 merged_by_block(const DecodeJob& job, const DecodeLayer& layer,
+                                                  std::uint32_t row, std::uint32_t col, Merged* places) {
   const std::uint32_t warp = thread_index() / 32;
   const std::uint32_t lane = thread_index() % 32;
   col += lane * 4;
   const bool inside = col < layer.shape.heads * layer.shape.head_dim;
-  const RowChunks chunks(job, shared, layer, row, inside ? col : 0);
+  const RowChunks chunks(job, layer, row, inside ? col : 0);
   if (inside && warp < chunks.groups()) places[warp * 32 + lane] = chunks.group(warp);
   __syncthreads();
   float4 y = make_float4(0, 0, 0, 0);

@@ -11,23 +11,23 @@ namespace gem::cuda {
 constexpr int kWarps = 16;
 constexpr int kThreads = kWarps * 32;
 constexpr std::uint32_t kMostSlots = 8;
-constexpr int kRowVectors = kWidestRow / (4 * kThreads);  // float4 a thread
 
 constexpr std::uint32_t kCachedRows = 32;  // whose infos are kept in shared memory
 
 // A piece of weights that a warp will ask for: chunks of one tile, or the same chunks of two tiles that are
 // multiplied together. The next 32 are known.
 struct Piece {
-  std::uint64_t word = 0;  // address and length, both whole times 16 bytes; 0: there are no more
+  std::uint64_t word =
+      0;  // the address, and in the upper 12 bits its length in 16 bytes; 0: there are no more
 
   static __device__ __forceinline__ Piece of(const std::uint8_t* from, std::uint32_t bytes) {
-    return {reinterpret_cast<std::uint64_t>(from) << 8 | bytes / 16};
+    return {reinterpret_cast<std::uint64_t>(from) | std::uint64_t{bytes / 16} << 52};
   }
   __device__ __forceinline__ const std::uint8_t* from() const {
-    return reinterpret_cast<const std::uint8_t*>(word >> 12 << 4);
+    return reinterpret_cast<const std::uint8_t*>(word & ~std::uint64_t{0} >> 12);
   }
   __device__ __forceinline__ std::uint32_t bytes() const {
-    return static_cast<std::uint32_t>(word & 0xfff) * 16;
+    return static_cast<std::uint32_t>(word >> 52) * 16;
   }
 };
 // The first piece that is not known: of a run of tiles of one format, in a pass of a product.
@@ -62,39 +62,71 @@ struct UnitPlan {
 };
 
 constexpr std::uint32_t kSumPlaces = 4;
+constexpr int kTeamWarps = 4;  // work on one slice of one row of the feed-forward
+constexpr int kTeams = kWarps / kTeamWarps;
 
+// All that a block knows. What is the same for all its threads lies here too, not in their registers: between
+// the functions of a round these are kept in local memory, which is slow to read when much else is read.
 struct DecodeShared {
   Piece pieces[kWarps][32];
-  std::int32_t seconds[kWarps]
-                      [32];  // of pieces of two tiles: from the first to the second, in 16 bytes; else 0
+  // Of pieces of two tiles: from the first one's chunks to the other's, in 16 bytes; else 0.
+  std::int32_t seconds[kWarps][32];
   CursorState cursors[kWarps];
   ReaderState readers[kWarps];
   DecodeJob job;
+  std::uint32_t rings, region, reduce;  // where they begin in the dynamic shared memory
+  unsigned target;                      // of the grid's barrier; only the first thread looks at it
+  std::uint32_t operands;               // that were copied to this block's memory so far
   CutHere cuts[kMostCuts];
   std::uint64_t barriers[kWarps][kMostSlots];
   std::uint64_t operand_barrier;
-  float sums[kSumPlaces][kWarps];
+  float4 sums[kSumPlaces][kWarps / 4];
+  float largest[kTeams][kTeamWarps];
   UnitPlan plans[2][kWarps];  // of sliding and full layers
   DecodeLayer layers[2];
   RowInfo rows[kCachedRows];
   CacheLayer caches[2][kCachedRows];  // of the layer and the next
 };
 
+__device__ __forceinline__ DecodeShared& block_state() {
+  return block_shared<DecodeShared>();
+}
+// The products of the round. Then the rings of all warps, then a region for what the block works on.
+__device__ __forceinline__ const DecodeOp& product_of(std::uint32_t o) {
+  return reinterpret_cast<const DecodeOp*>(dynamic_shared())[o];
+}
+__device__ __forceinline__ std::uint8_t* region() {
+  return dynamic_shared() + block_state().region;
+}
+
 // A barrier of the whole grid in two halves: what does not need the other blocks' results is done in between.
-__device__ __forceinline__ void grid_arrive(unsigned* counter, unsigned& target) {
+__device__ __forceinline__ void grid_arrive() {
   __syncthreads();
-  target += gridDim.x;
-  if (thread_index() == 0) add_release(counter);
+  if (thread_index() != 0) return;
+  DecodeShared& s = block_state();
+  s.target += gridDim.x;
+  add_release(s.job.barrier);
 }
 // Until every block has arrived as often as this one; what they wrote before is visible afterwards.
-__device__ __forceinline__ void grid_wait(unsigned* counter, unsigned target) {
+__device__ __forceinline__ void grid_wait() {
   if (thread_index() == 0) {
+    const DecodeShared& s = block_state();
+    const unsigned* counter = s.job.barrier;
+    const unsigned target = s.target;
     std::uint32_t spins = 0;
     while (load_counter(counter) < target) {
       if (++spins == 1u << 26) __trap();  // half a minute: some block has died
     }
   }
   __syncthreads();
+}
+__device__ __forceinline__ void grid_sync() {
+  grid_arrive();
+  grid_wait();
+}
+
+__device__ __forceinline__ float4 add(float4 a, float4 b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
 __device__ __forceinline__ float warp_sum(float x) {
@@ -105,45 +137,40 @@ __device__ __forceinline__ float warp_sum(float x) {
 
 // The sum over the block in a fixed order; every thread gets it. `place`: below kSumPlaces, and not that of
 // the sum before, which some thread may still be reading.
-__device__ __forceinline__ float block_sum(DecodeShared& s, std::uint32_t place, float x) {
+__device__ __forceinline__ float block_sum(std::uint32_t place, float x) {
+  DecodeShared& s = block_state();
   const std::uint32_t thread = thread_index();
   x = warp_sum(x);
-  if (thread % 32 == 0) s.sums[place][thread / 32] = x;
+  if (thread % 32 == 0) reinterpret_cast<float*>(s.sums[place])[thread / 32] = x;
   __syncthreads();
-  float sum = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) sum += s.sums[place][w];
-  return sum;
+  static_assert(kWarps == 16);
+  const float4* sums = s.sums[place];
+  const float4 sum = add(add(sums[0], sums[1]), add(sums[2], sums[3]));
+  return (sum.x + sum.y) + (sum.z + sum.w);
 }
 
 __device__ __forceinline__ float square_sum(float4 v) {
   return v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
-}
-__device__ __forceinline__ float4 add(float4 a, float4 b) {
-  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 // Other blocks wrote it in this kernel: not through the first-level cache.
 __device__ __forceinline__ float4 load4(const float* p) {
   return __ldcg(reinterpret_cast<const float4*>(p));
 }
 
-// The result of a product: `pieces` partial sums of each part, [parts * pieces][rows][width]. While weights
-// stream in, a read takes microseconds, so up to `Batch` partial sums are asked for before the first is used.
+// The result of a product: `pieces` partial sums of each part, [parts * pieces][rows][width].
 struct Parts {
   const float* data;
   std::uint32_t parts, rows, width;
+
+  __device__ __forceinline__ const float* row(std::uint32_t r) const { return data + std::size_t{r} * width; }
 };
 
-__device__ __forceinline__ float add(float a, float b) {
-  return a + b;
-}
-__device__ __forceinline__ void clear(float& x) {
-  x = 0;
-}
 __device__ __forceinline__ void clear(float4& x) {
   x = make_float4(0, 0, 0, 0);
 }
-
+__device__ __forceinline__ float add(float a, float b) {
+  return a + b;
+}
 // Of `Pieces` values at v, in the order that every sum of pieces has.
 template <int Pieces, typename T>
 __device__ __forceinline__ T sum_pieces(const T* v) {
@@ -152,47 +179,56 @@ __device__ __forceinline__ T sum_pieces(const T* v) {
   if constexpr (Pieces == 4) return add(add(v[0], v[1]), add(v[2], v[3]));
 }
 
-// T: float, or float4 for four neighbouring columns. First issue(), then total().
-template <int Pieces, typename T, int Batch>
-struct PartSum {
-  static_assert(Batch % Pieces == 0);
-  T v[Batch];
-
-  __device__ void issue(const Parts& p, std::uint32_t row, std::uint32_t col, bool wanted = true) {
-    const std::size_t stride = std::size_t{p.rows} * p.width;
-    const float* at = p.data + std::size_t{row} * p.width + col;
+// Adds the next `Batch` partial sums, `stride` floats apart, at `Vectors` places. While weights stream in, a
+// read takes microseconds, so all are asked for before the first is used.
+template <int Pieces, int Batch, int Vectors>
+__device__ __forceinline__ void add_parts(const float* (&at)[Vectors], std::size_t stride,
+                                          float4 (&sums)[Vectors]) {
+  float4 part[Vectors][Batch];
 #pragma unroll
-    for (int i = 0; i < Batch; ++i, at += stride)
-      load_if(wanted && i < static_cast<int>(p.parts) * Pieces, at, v[i]);
-  }
-  // The sum of the part whose pieces begin at v[i].
-  __device__ T part(int i) const {
-    return sum_pieces<Pieces>(v + i);
-  }
-  __device__ T total(const Parts& p, std::uint32_t row, std::uint32_t col) {
-    T sum = part(0);
+  for (int k = 0; k < Batch; ++k) {
 #pragma unroll
-    for (int i = Pieces; i < Batch; i += Pieces) {
-      if (i < static_cast<int>(p.parts) * Pieces) sum = add(sum, part(i));
+    for (int i = 0; i < Vectors; ++i) {
+      part[i][k] = load4(at[i]);
+      at[i] += stride;
     }
-    const std::size_t stride = std::size_t{p.rows} * p.width;
-    const float* at = p.data + std::size_t{row} * p.width + col;
+  }
+#pragma unroll
+  for (int k = 0; k < Batch; k += Pieces) {
+#pragma unroll
+    for (int i = 0; i < Vectors; ++i) sums[i] = add(sums[i], sum_pieces<Pieces>(part[i] + k));
+  }
+}
+// The sums of all parts of four neighbouring columns, in order, at `Vectors` places of a row.
+template <int Pieces, int Vectors>
+__device__ __forceinline__ void sum_parts(const Parts& p, const float* (&at)[Vectors],
+                                          float4 (&sums)[Vectors]) {
+  constexpr int kMost = Vectors < 3 ? 8 : 4;  // at once: what fits the registers
+  const std::size_t stride = std::size_t{p.rows} * p.width;
+  std::uint32_t left = p.parts * Pieces;
+#pragma unroll
+  for (int i = 0; i < Vectors; ++i) clear(sums[i]);
 #pragma unroll 1
-    for (std::uint32_t first = Batch; first < p.parts * Pieces; first += Batch) {
-#pragma unroll
-      for (int i = 0; i < Batch; ++i) load_if(first + i < p.parts * Pieces, at + (first + i) * stride, v[i]);
-#pragma unroll
-      for (int i = 0; i < Batch; i += Pieces) {
-        if (first + i < p.parts * Pieces) sum = add(sum, part(i));
-      }
-    }
-    return sum;
+  for (; left >= kMost; left -= kMost) add_parts<Pieces, kMost>(at, stride, sums);
+  if (kMost > 4 && left >= 4) {
+    add_parts<Pieces, 4>(at, stride, sums);
+    left -= 4;
   }
-};
+  if constexpr (Pieces <= 2) {
+    if (left >= 2) {
+      add_parts<Pieces, 2>(at, stride, sums);
+      left -= 2;
+    }
+  }
+  if constexpr (Pieces == 1) {
+    if (left > 0) add_parts<Pieces, 1>(at, stride, sums);
+  }
+}
 
+// 0.5 x (1 + tanh(y)) = x / (1 + exp(-2 y)).
 __device__ __forceinline__ float gelu_tanh(float x) {
-  constexpr float kRootTwoOverPi = 0.79788456080286535588f;
-  return 0.5f * x * (1.0f + tanhf(kRootTwoOverPi * (x + 0.044715f * x * x * x)));
+  constexpr float kTwoRootsOfTwoOverPi = 1.59576912160573071176f;
+  return __fdividef(x, 1.0f + __expf(-kTwoRootsOfTwoOverPi * fmaf(0.044715f * x * x, x, x)));
 }
 
 }  // namespace gem::cuda

@@ -1,7 +1,7 @@
 // Chunks of packed weights (packed.h) as operands of the tensor cores.
 #pragma once
 
-#include "backend/cuda/decode_common.cuh"
+#include "backend/cuda/decode_operand.cuh"
 
 namespace gem::cuda {
 
@@ -55,7 +55,7 @@ struct Fragment<Format::kQ4> {
   static constexpr bool kOffset = true, kMinima = false;
   // A code c of row r stands as c 2^-24, of row r + 8 as c 2^-20; c - 8 is meant.
   static constexpr float kUnit0 = 0x1p24f, kUnit1 = 0x1p20f;
-  static constexpr float kOffset0 = -0x1p-21f, kOffset1 = -0x1p-17f;
+  static_assert(kSumUnit == -8 / kUnit0 && 16 * kSumUnit == -8 / kUnit1);  // the offset
   uint4 words;
   uint2 scales;  // f16, rows {r, r + 8} of each 32-block
   __device__ void load(const std::uint8_t* chunk, int lane) {
@@ -70,7 +70,7 @@ template <>
 struct Fragment<Format::kQ8> {
   static constexpr int kScales = 2;  // of a row
   static constexpr bool kOffset = false, kMinima = false;
-  static constexpr float kUnit0 = 1, kUnit1 = 1, kOffset0 = 0, kOffset1 = 0;
+  static constexpr float kUnit0 = 1, kUnit1 = 1;
   uint4 words[2];
   uint2 scales;
   __device__ void load(const std::uint8_t* chunk, int lane) {
@@ -86,7 +86,7 @@ template <>
 struct Fragment<Format::kH16> {
   static constexpr int kScales = 2;  // of a row
   static constexpr bool kOffset = false, kMinima = false;
-  static constexpr float kUnit0 = 1, kUnit1 = 1, kOffset0 = 0, kOffset1 = 0;
+  static constexpr float kUnit0 = 1, kUnit1 = 1;
   uint4 words[4];
   float2 scales[2];
   __device__ void load(const std::uint8_t* chunk, int lane) {
@@ -107,14 +107,14 @@ struct Fragment<Format::kH16> {
   }
 };
 
-// Scales and minima {r, r + 8} of both blocks, at `from` of the chunk.
+// Scales and minima {r, r + 8} of both blocks, at `from` of the chunk; the minima in units of the sums.
 __device__ __forceinline__ void load_affine(const std::uint8_t* from, int lane, float down0, float down1,
                                             float2 (&scale)[2], float2 (&minimum)[2]) {
 #pragma unroll
   for (int block = 0; block < 2; ++block) {
     const float4 v = *reinterpret_cast<const float4*>(from + (block * 8 + (lane >> 2)) * 16);
     scale[block] = make_float2(v.x, v.y);
-    minimum[block] = make_float2(v.z * down0, v.w * down1);
+    minimum[block] = make_float2(v.z * (down0 / kSumUnit), v.w * (down1 / kSumUnit));
   }
 }
 
@@ -122,9 +122,9 @@ template <>
 struct Fragment<Format::kA4> {
   static constexpr int kScales = 2;  // of a row
   static constexpr bool kOffset = false, kMinima = true;
-  static constexpr float kUnit0 = 0x1p24f, kUnit1 = 0x1p20f, kOffset0 = 0, kOffset1 = 0;
+  static constexpr float kUnit0 = 0x1p24f, kUnit1 = 0x1p20f;
   uint4 words;
-  float2 scales[2], minimum[2];  // minima in units of the sums
+  float2 scales[2], minimum[2];  // minima as what the operand keeps of its sums is multiplied by them
   __device__ void load(const std::uint8_t* chunk, int lane) {
     words = *reinterpret_cast<const uint4*>(chunk + lane * 16);
     load_affine(chunk + 512, lane, 0x1p-24f, 0x1p-20f, scales, minimum);
@@ -137,7 +137,7 @@ template <>
 struct Fragment<Format::kA8> {
   static constexpr int kScales = 2;  // of a row
   static constexpr bool kOffset = false, kMinima = true;
-  static constexpr float kUnit0 = 1, kUnit1 = 1, kOffset0 = 0, kOffset1 = 0;
+  static constexpr float kUnit0 = 1, kUnit1 = 1;
   uint4 words[2];
   float2 scales[2], minimum[2];
   __device__ void load(const std::uint8_t* chunk, int lane) {
@@ -153,7 +153,7 @@ template <>
 struct Fragment<Format::kS8> {
   static constexpr int kScales = 4;
   static constexpr bool kOffset = false, kMinima = false;
-  static constexpr float kUnit0 = 1, kUnit1 = 1, kOffset0 = 0, kOffset1 = 0;
+  static constexpr float kUnit0 = 1, kUnit1 = 1;
   uint4 words[2];
   float2 scales[4];  // of each 16 columns
   __device__ void load(const std::uint8_t* chunk, int lane) {

@@ -10,33 +10,31 @@ namespace gem::cuda {
 // Of up to four rows (`Few`) the eight columns of a product are the high and low halves of each; else they
 // are eight rows' high halves, then their low ones.
 
-// Words of the operand from a step to the next.
+// Places for rows of an operand's block.
 template <int Groups, bool Few>
-constexpr std::uint32_t kStep = step_rows(8 * Groups, Few ? kFewRows : 8 * Groups) * kStepWords;
+constexpr std::uint32_t kBlockRows = block_rows(8 * Groups, Few ? kFewRows : 8 * Groups);
+// From a chunk of the operand to the next: words of its blocks, floats of its sums.
+template <int Groups, bool Few>
+constexpr std::uint32_t kChunkWords = 2 * block_words(kBlockRows<Groups, Few>);
+template <int Groups>
+constexpr std::uint32_t kChunkSums = 2 * 8 * Groups;
 
-// A lane's share of the operand for the `Steps` steps that share a scale.
-template <int Steps>
+// A lane's share of the operand for eight rows and the columns that share a scale, a block or half of one.
+template <typename Words>
 struct Columns {
-  uint4 steps[Steps];
+  Words high, low;
   float2 sums;
-  __device__ __forceinline__ void load(const std::uint32_t* reads, std::uint32_t step_words,
-                                       const float* from) {
-#pragma unroll
-    for (int i = 0; i < Steps; ++i) steps[i] = *reinterpret_cast<const uint4*>(reads + i * step_words);
-    sums = *reinterpret_cast<const float2*>(from);
-  }
 };
-struct FewColumns {  // for a chunk
-  uint2 steps[4];
-  float sums[2];
-  __device__ __forceinline__ void load(const std::uint32_t* reads, std::uint32_t step_words,
-                                       const float* from, std::uint32_t pitch) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) steps[i] = *reinterpret_cast<const uint2*>(reads + i * step_words);
-#pragma unroll
-    for (int block = 0; block < 2; ++block) sums[block] = from[block * pitch];
-  }
+template <>
+struct Columns<uint2> {
+  uint2 high, low;
 };
+__device__ __forceinline__ unsigned word_at(const uint4& words, int i) {
+  return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+}
+__device__ __forceinline__ unsigned word_at(const uint2& words, int i) {
+  return i == 0 ? words.x : words.y;
+}
 
 // Adds a chunk of each of `Tiles` tiles to the sums of `Groups` groups of eight rows; tile t's begins at
 // from + t * tile_bytes. sum[tile][group]: rows r and r + 8 (r = lane / 4) of columns 2 (lane % 4) and the
@@ -47,16 +45,22 @@ __device__ __forceinline__ void add_chunk(const std::uint8_t* from, std::uint32_
                                           float (&sum)[Tiles][Groups][4]) {
   using W = Fragment<F>;
   constexpr int kSteps = 4 / W::kScales;
-  constexpr std::uint32_t kWords = kStep<Groups, false>;
+  using Words = std::conditional_t<kSteps == 2, uint4, uint2>;
+  constexpr std::uint32_t kRows = kBlockRows<Groups, false>;
   W weights[Tiles];
 #pragma unroll
   for (int t = 0; t < Tiles; ++t) weights[t].load(from + t * tile_bytes, lane);
-  Columns<kSteps> x[2];
+  Columns<Words> x[2];
   const auto load = [&](int stage) {
-    const int k = stage / Groups;
+    const int block = stage / Groups * kSteps / 2;
     const int n = stage % Groups;
-    x[stage % 2].load(reads + k * kSteps * kWords + n * 8 * kStepWords, kWords,
-                      sums + k * kSteps / 2 * 8 * Groups + n * 8);
+    Columns<Words>& c = x[stage % 2];
+    const std::uint32_t* words =
+        reads + block * block_words(kRows) + n * 8 * row_words(kRows) + stage / Groups * kSteps % 2 * 2;
+    c.high = *reinterpret_cast<const Words*>(words);
+    c.low = *reinterpret_cast<const Words*>(words + low_words(kRows));
+    if constexpr (W::kOffset || W::kMinima)
+      c.sums = *reinterpret_cast<const float2*>(sums + block * 8 * Groups + n * 8);
   };
   load(0);
 #pragma unroll
@@ -71,14 +75,14 @@ __device__ __forceinline__ void add_chunk(const std::uint8_t* from, std::uint32_
     for (int n = 0; n < Groups; ++n) {
       const int stage = k * Groups + n;
       if (stage + 1 < W::kScales * Groups) load(stage + 1);
-      const Columns<kSteps>& c = x[stage % 2];
+      const Columns<Words>& c = x[stage % 2];
       // The high halves with the offset times the sum of the activations, and the low ones.
       float start[4] = {};
       if constexpr (W::kOffset) {
-        start[0] = c.sums.x * W::kOffset0;
-        start[1] = c.sums.y * W::kOffset0;
-        start[2] = c.sums.x * W::kOffset1;
-        start[3] = c.sums.y * W::kOffset1;
+        start[0] = c.sums.x;
+        start[1] = c.sums.y;
+        start[2] = 16 * c.sums.x;
+        start[3] = 16 * c.sums.y;
       }
       constexpr float kZero[4] = {};
       float high[Tiles][4];
@@ -88,11 +92,11 @@ __device__ __forceinline__ void add_chunk(const std::uint8_t* from, std::uint32_
 #pragma unroll
         for (int t = 0; t < Tiles; ++t) {
           if (i == 0) {
-            mma(high[t], start, a[t][i], c.steps[i].x, c.steps[i].y);
-            mma(low[t], kZero, a[t][i], c.steps[i].z, c.steps[i].w);
+            mma(high[t], start, a[t][i], word_at(c.high, 0), word_at(c.high, 1));
+            mma(low[t], kZero, a[t][i], word_at(c.low, 0), word_at(c.low, 1));
           } else {
-            mma(high[t], a[t][i], c.steps[i].x, c.steps[i].y);
-            mma(low[t], a[t][i], c.steps[i].z, c.steps[i].w);
+            mma(high[t], a[t][i], word_at(c.high, 2), word_at(c.high, 3));
+            mma(low[t], a[t][i], word_at(c.low, 2), word_at(c.low, 3));
           }
         }
       }
@@ -116,30 +120,43 @@ __device__ __forceinline__ void add_chunk(const std::uint8_t* from, std::uint32_
   }
 }
 
-// Adds `Chunks` chunks of a tile, one after the other, to the sums of up to four rows: rows r and r + 8 of
-// column lane % 4. With half of the products of eight rows. What they need is read before the first is
-// multiplied.
-template <Format F, int Chunks>
-__device__ __forceinline__ void add_few(const std::uint8_t* from, const std::uint32_t* reads,
-                                        const float* sums, int lane, float (&sum)[2]) {
+// Adds `Chunks` chunks of each of `Tiles` tiles, one after the other, to the sums of up to four rows: rows r
+// and r + 8 of column lane % 4. With half of the products of eight rows. What they need is read before the
+// first is multiplied. Shared memory bounds this loop: columns of B without a row read those of a row that
+// there is, and in 8 bytes a lane, which are read once then.
+template <Format F, int Chunks, int Tiles>
+__device__ __forceinline__ void add_few(const std::uint8_t* from, std::uint32_t tile_bytes,
+                                        const std::uint32_t* reads, const float* sums, int lane,
+                                        float (&sum)[Tiles][1][2]) {
   using W = Fragment<F>;
-  constexpr std::uint32_t kWords = kStep<1, true>;
-  W weights[Chunks];
-  FewColumns x[Chunks];
+  constexpr std::uint32_t kBlock = block_words(kFewRows);
+  W weights[Chunks][Tiles];
+  uint2 x[Chunks][4];
+  float2 s[Chunks][2];
 #pragma unroll
-  for (int i = 0; i < Chunks; ++i) weights[i].load(from + i * chunk_bytes(F), lane);
+  for (int i = 0; i < Chunks; ++i) {
 #pragma unroll
-  for (int i = 0; i < Chunks; ++i) x[i].load(reads + i * 4 * kWords, kWords, sums + i * 16, 8);
+    for (int t = 0; t < Tiles; ++t) weights[i][t].load(from + i * chunk_bytes(F) + t * tile_bytes, lane);
+  }
+#pragma unroll
+  for (int i = 0; i < 2 * Chunks; ++i) {
+    x[i / 2][i % 2 * 2] = read8(reads + i * kBlock);
+    x[i / 2][i % 2 * 2 + 1] = read8(reads + i * kBlock + 2);
+    if constexpr (W::kOffset || W::kMinima) s[i / 2][i % 2] = *reinterpret_cast<const float2*>(sums + i * 8);
+  }
   // To the compiler a border: else it reads just before it multiplies, and waits.
-  if constexpr (Chunks > 1) __syncwarp();
+  if constexpr (Chunks * Tiles > 1) __syncwarp();
 #pragma unroll
-  for (int chunk = 0; chunk < Chunks; ++chunk) {
+  for (int at_once = 0; at_once < Chunks * Tiles; ++at_once) {
+    const int chunk = at_once / Tiles;
+    const W& w = weights[chunk][at_once % Tiles];
+    float(&v)[2] = sum[at_once % Tiles][0];
     float c[W::kScales][4] = {};  // high, low of row r; of r + 8
     if constexpr (W::kOffset) {
 #pragma unroll
       for (int block = 0; block < 2; ++block) {
-        c[block][0] = x[chunk].sums[block] * W::kOffset0;
-        c[block][2] = x[chunk].sums[block] * W::kOffset1;
+        c[block][0] = s[chunk][block].x;
+        c[block][2] = s[chunk][block].y;
       }
     }
 #pragma unroll
@@ -148,18 +165,18 @@ __device__ __forceinline__ void add_few(const std::uint8_t* from, const std::uin
       for (int k = 0; k < W::kScales; ++k) {
         const int at = k * (4 / W::kScales) + i;
         unsigned a[4];
-        weights[chunk].step(at, a);
-        mma(c[k], a, x[chunk].steps[at].x, x[chunk].steps[at].y);
+        w.step(at, a);
+        mma(c[k], a, x[chunk][at].x, x[chunk][at].y);
       }
     }
 #pragma unroll
     for (int k = 0; k < W::kScales; ++k) {
-      const float2 scale = weights[chunk].scale(k);
-      sum[0] = fmaf(scale.x, c[k][0] + c[k][1], sum[0]);
-      sum[1] = fmaf(scale.y, c[k][2] + c[k][3], sum[1]);
+      const float2 scale = w.scale(k);
+      v[0] = fmaf(scale.x, c[k][0] + c[k][1], v[0]);
+      v[1] = fmaf(scale.y, c[k][2] + c[k][3], v[1]);
       if constexpr (W::kMinima) {
-        sum[0] = fmaf(weights[chunk].minimum[k].x, x[chunk].sums[k], sum[0]);
-        sum[1] = fmaf(weights[chunk].minimum[k].y, x[chunk].sums[k], sum[1]);
+        v[0] = fmaf(w.minimum[k].x, s[chunk][k].x, v[0]);
+        v[1] = fmaf(w.minimum[k].y, s[chunk][k].x, v[1]);
       }
     }
   }
@@ -182,6 +199,7 @@ struct Share {
   float* reduce;
   float* out;  // [rows][width]
   std::uint32_t width;
+  bool whole_tiles;  // the matrices lie side by side without gaps: tile t begins with result 16 t
 };
 
 // The sums of a tile, scaled, to where the product's results lie: by every warp, or added up by the warps of
@@ -232,13 +250,11 @@ __device__ __forceinline__ void write_tile(const Share<Groups>& my, const float 
 
 // Multiplies tile `tile`, or that and the worker's next one, whose pieces come together.
 template <Format F, int Groups, bool Few, int Tiles>
-__device__ __forceinline__ void multiply_tiles(DecodeShared& s, const DecodeOp* ops, const DecodeOp& op,
-                                               Reader& reader, const Share<Groups>& my, std::uint32_t tile,
-                                               std::uint32_t workers, unsigned& flip) {
+__device__ __forceinline__ void multiply_tiles(const DecodeOp& op, Reader& reader, const Share<Groups>& my,
+                                               std::uint32_t tile, std::uint32_t workers, unsigned& flip) {
   constexpr std::uint32_t kBytes = chunk_bytes(F);
   const std::uint32_t at_once = chunks_of_slot(F, my.slot_bytes) / Tiles;
   float sum[Tiles][Groups][Few ? 2 : 4] = {};
-  constexpr std::uint32_t kChunkWords = 4 * kStep<Groups, Few>;
   const std::uint32_t* reads = my.reads;
   const float* sums = my.sums;
 #pragma unroll 1
@@ -252,24 +268,33 @@ __device__ __forceinline__ void multiply_tiles(DecodeShared& s, const DecodeOp* 
     const auto pass = [&](std::uint32_t chunks) {
       n -= chunks;
       stage += chunks * kBytes;
-      reads += chunks * kChunkWords;
-      sums += chunks * 16 * Groups;
+      reads += chunks * kChunkWords<Groups, Few>;
+      sums += chunks * kChunkSums<Groups>;
     };
 #pragma unroll 1
     while (n > 0) {
       if constexpr (!Few) {
         add_chunk<F, Groups, Tiles>(stage, tile_bytes, reads, sums, my.lane, sum);
         pass(1);
+      } else if constexpr (Tiles > 1) {
+        add_few<F, 1, Tiles>(stage, tile_bytes, reads, sums, my.lane, sum);
+        pass(1);
+      } else if (n == 4) {
+        // Two at a time keep the tensor cores busy.
+        add_few<F, 2, 1>(stage, 0, reads, sums, my.lane, sum);
+        add_few<F, 2, 1>(stage + 2 * kBytes, 0, reads + 2 * kChunkWords<Groups, Few>,
+                         sums + 2 * kChunkSums<Groups>, my.lane, sum);
+        pass(4);
       } else if (n > 1) {
-        add_few<F, 2>(stage, reads, sums, my.lane, sum[0][0]);  // keeps the tensor cores busy
+        add_few<F, 2, 1>(stage, 0, reads, sums, my.lane, sum);
         pass(2);
       } else {
-        add_few<F, 1>(stage, reads, sums, my.lane, sum[0][0]);
+        add_few<F, 1, 1>(stage, 0, reads, sums, my.lane, sum);
         break;
       }
     }
     __syncwarp();
-    reader.template ask<Groups>(s, ops, slot, my.barriers + reader.slot);
+    reader.template ask<Groups>(slot, my.barriers + reader.slot);
     reader.next(my.slots);
   }
   constexpr int kLaneRows = Few ? 1 : 2;
@@ -287,17 +312,21 @@ __device__ __forceinline__ void multiply_tiles(DecodeShared& s, const DecodeOp* 
       v[1] *= Fragment<F>::kUnit0 * scale.y;
       v[3] *= Fragment<F>::kUnit1 * scale.y;
     }
-    const int which = matrix_of(op, tile);
-    const std::uint32_t row = (tile - (which == 0 ? 0 : op.tiles_end[which - 1])) * kTileRows;
-    const std::uint32_t before = which == 0 ? 0 : which == 1 ? op.rows[0] : op.rows[0] + op.rows[1];
-    write_tile<Groups, Few>(my, sum[t], before + row, op.rows[which] - row, flip);
+    std::uint32_t column = tile * kTileRows;
+    std::uint32_t valid = my.width - column;
+    if (!my.whole_tiles) {
+      const int which = matrix_of(op, tile);
+      const std::uint32_t row = (tile - (which == 0 ? 0 : op.tiles_end[which - 1])) * kTileRows;
+      column = row + (which == 0 ? 0 : which == 1 ? op.rows[0] : op.rows[0] + op.rows[1]);
+      valid = op.rows[which] - row;
+    }
+    write_tile<Groups, Few>(my, sum[t], column, valid, flip);
   }
 }
 
 // The run of tiles of one format that begins with `tile`. Gives the warp's next one after it.
 template <Format F, int Groups, bool Few>
-__device__ __forceinline__ std::uint32_t multiply_run(DecodeShared& s, const DecodeOp* ops,
-                                                      const DecodeOp& op, Reader& reader,
+__device__ __forceinline__ std::uint32_t multiply_run(const DecodeOp& op, Reader& reader,
                                                       const Share<Groups>& my, std::uint32_t tile,
                                                       std::uint32_t workers, unsigned& flip) {
   const std::uint32_t end = run_end(op, tile);
@@ -306,12 +335,12 @@ __device__ __forceinline__ std::uint32_t multiply_run(DecodeShared& s, const Dec
     if constexpr (kPaired<Groups>) {
       if (pairs_tiles<Groups>(op, log_chunks_of_slot(chunk_bytes(F), my.slot_bytes)) &&
           tile + workers < end) {
-        multiply_tiles<F, Groups, Few, 2>(s, ops, op, reader, my, tile, workers, flip);
+        multiply_tiles<F, Groups, Few, 2>(op, reader, my, tile, workers, flip);
         tile += 2 * workers;
         continue;
       }
     }
-    multiply_tiles<F, Groups, Few, 1>(s, ops, op, reader, my, tile, workers, flip);
+    multiply_tiles<F, Groups, Few, 1>(op, reader, my, tile, workers, flip);
     tile += workers;
   }
   return tile;
@@ -322,13 +351,13 @@ __device__ __forceinline__ std::uint32_t multiply_run(DecodeShared& s, const Dec
 // rows]. `Groups`: of eight rows; `Few`: of up to four. A function of its own, so that its loops have the
 // registers to themselves.
 template <int Groups, bool Few>
-__device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::uint8_t* rings,
-                                     std::uint8_t* region, float* reduce, std::uint32_t o,
-                                     std::uint32_t pass_rows, float* out, std::uint32_t out_rows,
-                                     std::uint32_t first_row) {
-  const DecodeOp& op = ops[o];
-  const MyPart part = my_part<Groups>(s, op);
-  const Operand x = shared_operand<Groups>(region, part, pass_rows);
+__device__ __noinline__ void product(std::uint32_t o, std::uint32_t pass_rows, float* out,
+                                     std::uint32_t out_rows, std::uint32_t first_row) {
+  DecodeShared& s = block_state();
+  const DecodeOp& op = product_of(o);
+  const MyPart part = my_part<Groups>(op);
+  const Operand x = shared_operand<Groups>(part, pass_rows);
+  __syncthreads();                          // the operand is there
   if (part.worker >= part.workers) return;  // this block has nothing to do, and asked for nothing
   constexpr std::uint32_t kGroupWarps = kSlices / Groups;
   const std::uint32_t thread = thread_index();
@@ -341,23 +370,25 @@ __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::
   my.slots = s.job.slots;
   my.slot_bytes = s.job.slot_bytes;
   my.barriers = s.barriers[my.warp];
-  my.reduce = reduce;
+  my.reduce = reinterpret_cast<float*>(dynamic_shared() + s.reduce);
   my.out = out + std::size_t{part.index} * out_rows * op.width;
   my.width = op.width;
+  my.whole_tiles = (op.rows[0] | op.rows[1]) % kTileRows == 0;
   const std::uint32_t begin = part.begin;
   my.count = part.end - begin;
-  my.sums = x.sums + (begin - part.chunk0) * 16 * Groups + (Few ? 1 : 2) * (my.lane % 4);
-  my.ring = ring_of(s.job, rings, my.warp);
-  Reader reader(s);
-  __syncthreads();  // the operand is there
+  // Nobody reads the sums of columns of B without a row.
+  const std::uint32_t last = x.rows - 1;
+  my.sums = x.sums + (begin - part.chunk0) * kChunkSums<Groups> +
+            (Few ? min(my.lane % 4u, last) : my.lane % 4u) * 2;
+  my.ring = ring_of(my.warp);
+  Reader reader;
   const float* scales = x.scales + (part.slice - part.slice0) * x.pitch;
-  // Columns of B without a row read what lies there; nobody reads their sums.
-  my.reads = x.steps + (begin - part.chunk0) * 4 * kStep<Groups, Few> + (my.lane % 4) * 4;
+  my.reads = x.blocks + (begin - part.chunk0) * kChunkWords<Groups, Few> + my.lane % 4 * 4;
   if constexpr (Few) {
-    my.reads += my.lane / 8 * kStepWords + my.lane / 4 % 2 * 2;
+    my.reads += min(my.lane / 8u, last) * row_words(kFewRows) + my.lane / 4 % 2 * low_words(kFewRows);
     my.scales[0].x = scales[my.lane % 4];
   } else {
-    my.reads += my.lane / 4 * kStepWords;
+    my.reads += my.lane / 4 * row_words(8 * Groups);
 #pragma unroll
     for (int n = 0; n < Groups; ++n)
       my.scales[n] = *reinterpret_cast<const float2*>(scales + n * 8 + 2 * (my.lane % 4));
@@ -368,26 +399,26 @@ __device__ __noinline__ void product(DecodeShared& s, const DecodeOp* ops, std::
   while (tile < op.tiles_end[2]) {
     switch (static_cast<Format>(op.format[matrix_of(op, tile)])) {
       case Format::kQ4:
-        tile = multiply_run<Format::kQ4, Groups, Few>(s, ops, op, reader, my, tile, part.workers, flip);
+        tile = multiply_run<Format::kQ4, Groups, Few>(op, reader, my, tile, part.workers, flip);
         break;
       case Format::kQ8:
-        tile = multiply_run<Format::kQ8, Groups, Few>(s, ops, op, reader, my, tile, part.workers, flip);
+        tile = multiply_run<Format::kQ8, Groups, Few>(op, reader, my, tile, part.workers, flip);
         break;
       case Format::kH16:
-        tile = multiply_run<Format::kH16, Groups, Few>(s, ops, op, reader, my, tile, part.workers, flip);
+        tile = multiply_run<Format::kH16, Groups, Few>(op, reader, my, tile, part.workers, flip);
         break;
       case Format::kA4:
-        tile = multiply_run<Format::kA4, Groups, Few>(s, ops, op, reader, my, tile, part.workers, flip);
+        tile = multiply_run<Format::kA4, Groups, Few>(op, reader, my, tile, part.workers, flip);
         break;
       case Format::kA8:
-        tile = multiply_run<Format::kA8, Groups, Few>(s, ops, op, reader, my, tile, part.workers, flip);
+        tile = multiply_run<Format::kA8, Groups, Few>(op, reader, my, tile, part.workers, flip);
         break;
       case Format::kS8:
-        tile = multiply_run<Format::kS8, Groups, Few>(s, ops, op, reader, my, tile, part.workers, flip);
+        tile = multiply_run<Format::kS8, Groups, Few>(op, reader, my, tile, part.workers, flip);
         break;
     }
   }
-  reader.leave(s);
+  reader.leave();
 }
 
 }  // namespace gem::cuda

@@ -83,8 +83,9 @@ struct Run {
   }
 };
 template <int Pieces>
-__device__ __forceinline__ Run run_of(const DecodeShared& s, const DecodeOp& o, std::uint32_t run) {
-  const MyPart part = my_part<Pieces>(s, o);
+__device__ __forceinline__ Run run_of(const DecodeOp& o, std::uint32_t run) {
+  const DecodeShared& s = block_state();
+  const MyPart part = my_part<Pieces>(o);
   Run r;
   r.workers = part.workers;
   r.begin = part.begin;
@@ -108,7 +109,8 @@ __device__ __forceinline__ Run run_of(const DecodeShared& s, const DecodeOp& o, 
 // for it, so it takes few instructions: every lane looks at one of the next 32 runs, then finds in whose run
 // the piece lies that it will know.
 template <int Pieces>
-__device__ __noinline__ void plan_pieces(DecodeShared& s, const DecodeOp* ops, std::uint32_t least) {
+__device__ __noinline__ void plan_pieces(std::uint32_t least) {
+  DecodeShared& s = block_state();
   constexpr std::uint32_t kRows = 8 * Pieces;
   const std::uint32_t warp = thread_index() / 32;
   const std::uint32_t lane = thread_index() % 32;
@@ -144,7 +146,7 @@ __device__ __noinline__ void plan_pieces(DecodeShared& s, const DecodeOp* ops, s
   while (known < 32 && c.op < end) {
     const CursorState at = place(lane);
     Run run;
-    if (at.op < end) run = run_of<Pieces>(s, ops[at.op], at.run);
+    if (at.op < end) run = run_of<Pieces>(product_of(at.op), at.run);
     // Pieces in the runs up to this lane's.
     const std::uint32_t own = run.pieces() - (lane == 0 ? c.piece : 0);
     std::uint32_t until = own;
@@ -175,7 +177,7 @@ __device__ __noinline__ void plan_pieces(DecodeShared& s, const DecodeOp* ops, s
     theirs.begin = chunks >> 16;
     theirs.count = chunks & 0xffff;
     if (found) {
-      const DecodeOp& o = ops[op];
+      const DecodeOp& o = product_of(op);
       std::uint32_t i = wanted - start + (owner == 0 ? c.piece : 0);
       const std::uint32_t in_pairs = theirs.pairs * theirs.of_pair();
       const bool two = kPaired<Pieces> && i < in_pairs;
@@ -187,10 +189,10 @@ __device__ __noinline__ void plan_pieces(DecodeShared& s, const DecodeOp* ops, s
       const std::uint32_t chunk = (i - n * of_piece) << log_of_piece;
       const std::uint32_t bytes = min(1u << log_of_piece, theirs.count - chunk) * theirs.unit * 16;
       const std::uint8_t* from = chunk_at(o, tile, theirs.begin + chunk, theirs.unit);
+      const std::int64_t apart =
+          two ? chunk_at(o, tile + theirs.workers, theirs.begin + chunk, theirs.unit) - from : 0;
       mine = Piece::of(from, bytes);
-      second = two ? static_cast<std::int32_t>(
-                         (chunk_at(o, tile + theirs.workers, theirs.begin + chunk, theirs.unit) - from) / 16)
-                   : 0;
+      second = static_cast<std::int32_t>(apart / 16);
     }
     known += used;
     // The first piece that is not known lies in the run after those that are used up.
@@ -215,22 +217,23 @@ __device__ __noinline__ void plan_pieces(DecodeShared& s, const DecodeOp* ops, s
 }
 
 // Starts the copies of piece `next` into a slot; nothing when there is none. The second tile's chunks come
-// after the first one's.
+// after the first one's. `once`: read_once().
 template <int Pieces>
-__device__ __forceinline__ void request(const DecodeShared& s, std::uint32_t next, std::uint8_t* slot,
-                                        std::uint64_t* barrier) {
-  const std::uint32_t warp = thread_index() / 32;
+__device__ __forceinline__ void request(std::uint32_t warp, std::uint32_t next, std::uint8_t* slot,
+                                        std::uint64_t* barrier, std::uint64_t once) {
+  const DecodeShared& s = block_state();
   const Piece piece = s.pieces[warp][next];
   const std::int32_t second = kPaired<Pieces> ? s.seconds[warp][next] : 0;
   const std::uint8_t* from = piece.from();
   const std::uint32_t bytes = piece.bytes();
 #if __CUDA_ARCH__ >= 900
-  if (!one_lane() || piece.word == 0) return;
+  if (!one_lane() || bytes == 0) return;
   slot_expect(barrier, second != 0 ? 2 * bytes : bytes);
-  slot_copy(barrier, slot, from, bytes);
-  if (second != 0) slot_copy(barrier, slot + bytes, from + std::int64_t{second} * 16, bytes);
+  slot_copy(barrier, slot, from, bytes, once);
+  if (second != 0) slot_copy(barrier, slot + bytes, from + std::int64_t{second} * 16, bytes, once);
 #else
   static_cast<void>(barrier);
+  static_cast<void>(once);
 #pragma unroll 1
   for (std::uint32_t i = thread_index() % 32 * 16; i < bytes; i += 512) {
     copy16(slot + i, from + i);
@@ -241,14 +244,15 @@ __device__ __forceinline__ void request(const DecodeShared& s, std::uint32_t nex
 }
 
 // The ring of a warp.
-__device__ __forceinline__ std::uint8_t* ring_of(const DecodeJob& job, std::uint8_t* rings,
-                                                 std::uint32_t warp) {
-  return rings + warp * job.slots * job.slot_bytes;
+__device__ __forceinline__ std::uint8_t* ring_of(std::uint32_t warp) {
+  const DecodeShared& s = block_state();
+  return dynamic_shared() + s.rings + warp * s.job.slots * s.job.slot_bytes;
 }
 
 // The round's first copies.
 template <int Pieces>
-__device__ __forceinline__ void request_first(DecodeShared& s, const DecodeOp* ops, std::uint8_t* rings) {
+__device__ __forceinline__ void request_first() {
+  DecodeShared& s = block_state();
   const std::uint32_t warp = thread_index() / 32;
   const std::uint32_t lane = thread_index() % 32;
   if (lane == 0) {
@@ -257,10 +261,10 @@ __device__ __forceinline__ void request_first(DecodeShared& s, const DecodeOp* o
   }
   s.pieces[warp][lane] = {};
   __syncwarp();
-  plan_pieces<Pieces>(s, ops, 32);
+  plan_pieces<Pieces>(32);
 #pragma unroll 1
   for (std::uint32_t i = 0; i < s.job.slots; ++i) {
-    request<Pieces>(s, i, ring_of(s.job, rings, warp) + i * s.job.slot_bytes, s.barriers[warp] + i);
+    request<Pieces>(warp, i, ring_of(warp) + i * s.job.slot_bytes, s.barriers[warp] + i, read_once());
   }
   if (lane == 0) s.readers[warp].next = s.job.slots;
   __syncwarp();
@@ -271,26 +275,29 @@ struct Reader {
   std::uint32_t slot;
   unsigned parity;
   std::uint32_t next_piece;
+  std::uint32_t warp;
+  std::uint64_t once;
 
-  __device__ __forceinline__ explicit Reader(const DecodeShared& s) {
-    const ReaderState& state = s.readers[thread_index() / 32];
+  __device__ __forceinline__ Reader() {
+    warp = thread_index() / 32;
+    const ReaderState& state = block_state().readers[warp];
     slot = state.slot;
     parity = state.parity;
     next_piece = state.next;
+    once = read_once();
   }
   // For the next piece of weights.
   template <int Pieces>
-  __device__ __forceinline__ void ask(DecodeShared& s, const DecodeOp* ops, std::uint8_t* slot_at,
-                                      std::uint64_t* barrier) {
+  __device__ __forceinline__ void ask(std::uint8_t* slot_at, std::uint64_t* barrier) {
     if (next_piece == 32) {
-      leave(s);
-      plan_pieces<Pieces>(s, ops, 32);
+      leave();
+      plan_pieces<Pieces>(32);
       next_piece = 0;
     }
-    request<Pieces>(s, next_piece++, slot_at, barrier);
+    request<Pieces>(warp, next_piece++, slot_at, barrier, once);
   }
-  __device__ __forceinline__ void leave(DecodeShared& s) const {
-    if (thread_index() % 32 == 0) s.readers[thread_index() / 32] = {slot, parity, next_piece};
+  __device__ __forceinline__ void leave() const {
+    if (thread_index() % 32 == 0) block_state().readers[warp] = {slot, parity, next_piece};
     __syncwarp();
   }
   __device__ __forceinline__ void wait(std::uint64_t* barriers, std::uint32_t slots) const {

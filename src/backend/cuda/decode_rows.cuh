@@ -23,94 +23,105 @@ struct RowStep {
   Operand operand = {};
   std::uint32_t operand_row = 0;
   float* plain = nullptr;
-  std::uint32_t place = 0;      // of the row's first sum over the block; its second is in the next
-  unsigned* barrier = nullptr;  // of the grid, to be waited for before others' results are read
-  unsigned target = 0;
+  std::uint32_t place = 0;  // of the row's first sum over the block; its second is in the next
+  bool waits = false;       // for the grid, before others' results are read
 };
-// Adds the parts of `Vectors` float4, `Stride` columns apart, in order.
-template <int Pieces, int Vectors, std::uint32_t Stride>
-__device__ __forceinline__ void add_parts(const Parts& p, std::uint32_t row, std::uint32_t col,
-                                          std::uint32_t width, float4* sums) {
-  constexpr int kBatch = 4;  // what fits the registers
-  const std::size_t stride = std::size_t{p.rows} * p.width;
-  const float* at = p.data + std::size_t{row} * p.width + col;
-  const int count = static_cast<int>(p.parts) * Pieces;
-#pragma unroll 1
-  for (int first = 0; first < count; first += kBatch) {
-    float4 v[Vectors][kBatch];
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k, at += stride) {
-#pragma unroll
-      for (int i = 0; i < Vectors; ++i)
-        load_if(first + k < count && col + i * Stride < width, at + i * Stride, v[i][k]);
-    }
-#pragma unroll
-    for (int k = 0; k < kBatch; k += Pieces) {
-      if (first + k >= count) break;
-#pragma unroll
-      for (int i = 0; i < Vectors; ++i) sums[i] = add(sums[i], sum_pieces<Pieces>(v[i] + k));
-    }
+// A thread's share of a row: `Vectors` float4, kThreads * 4 columns apart. The last may lie beyond the row:
+// then the row's first columns are read in its place, and count as zero.
+template <int Vectors>
+struct RowVectors {
+  float4 v[Vectors];
+
+  static __device__ __forceinline__ std::uint32_t column(int i) {
+    return (thread_index() + static_cast<std::uint32_t>(i) * kThreads) * 4;
   }
-}
+  static __device__ __forceinline__ bool inside(int i, std::uint32_t width) {
+    return i + 1 < Vectors || column(i) < width;
+  }
+  static __device__ __forceinline__ std::uint32_t last_column(std::uint32_t width) {
+    return column(Vectors - 1) < width ? column(Vectors - 1) : 0;
+  }
+
+  __device__ __forceinline__ void load(const float* row, std::uint32_t width) {
+#pragma unroll
+    for (int i = 0; i < Vectors; ++i) v[i] = load4(row + (i + 1 < Vectors ? column(i) : last_column(width)));
+  }
+  // What lies beyond the row.
+  __device__ __forceinline__ void cut(std::uint32_t width) {
+    if (!inside(Vectors - 1, width)) clear(v[Vectors - 1]);
+  }
+  // The sum of all parts of a row.
+  template <int Pieces>
+  __device__ __forceinline__ void sum(const Parts& p, std::uint32_t row) {
+    const float* at[Vectors];
+#pragma unroll
+    for (int i = 0; i < Vectors; ++i)
+      at[i] = p.row(row) + (i + 1 < Vectors ? column(i) : last_column(p.width));
+    sum_parts<Pieces>(p, at, v);
+    cut(p.width);
+  }
+  __device__ __forceinline__ float squares() const {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < Vectors; ++i) sum += square_sum(v[i]);
+    return sum;
+  }
+};
 
 // What takes long is waiting for memory: whatever is needed is asked for early, together.
-template <int Pieces>
-__device__ __forceinline__ void row_step(DecodeShared& s, std::uint32_t width, float epsilon,
-                                         const RowStep& step) {
-  const std::uint32_t thread = thread_index();
-  const std::uint32_t first = thread * 4;
-  constexpr std::uint32_t kStride = kThreads * 4;
-  float4 r[kRowVectors], v[kRowVectors], weights[kRowVectors], next[kRowVectors];
-  float squares = 0;
-#pragma unroll
-  for (int i = 0; i < kRowVectors; ++i) {
-    const std::uint32_t col = first + i * kStride;
-    load_if(col < width, step.in + col, r[i]);
-    if (step.adds && col < width) prefetch(step.weight + col);
-    if (step.next != nullptr && col < width) prefetch(step.next + col);
-    clear(v[i]);
-  }
-  if (step.barrier != nullptr) grid_wait(step.barrier, step.target);
+template <int Pieces, int Vectors>
+__device__ __forceinline__ void row_step(std::uint32_t width, float epsilon, const RowStep& step) {
+  using V = RowVectors<Vectors>;
+  const float per_column = 1.0f / static_cast<float>(width);
+  V r;
+  V weights = {};
+  V next = {};
+  r.load(step.in, width);
+  if (step.adds) weights.load(step.weight, width);
+  if (step.waits) grid_wait();
+  r.cut(width);
   if (step.adds) {
-    add_parts<Pieces, kRowVectors, kStride>(step.branch, step.branch_row, first, width, v);
+    V branch;
+    branch.template sum<Pieces>(step.branch, step.branch_row);
+    if (step.next != nullptr) next.load(step.next, width);
+    const float norm = rsqrtf(fmaf(block_sum(step.place, branch.squares()), per_column, epsilon));
 #pragma unroll
-    for (int i = 0; i < kRowVectors; ++i) squares += square_sum(v[i]);
-  }
-#pragma unroll
-  for (int i = 0; i < kRowVectors; ++i) {
-    const std::uint32_t col = first + i * kStride;
-    load_if(step.adds && col < width, step.weight + col, weights[i]);
-    load_if(step.next != nullptr && col < width, step.next + col, next[i]);
-  }
-  if (step.adds) {
-    const float norm = rsqrtf(block_sum(s, step.place, squares) / static_cast<float>(width) + epsilon);
-#pragma unroll
-    for (int i = 0; i < kRowVectors; ++i) {
-      const std::uint32_t col = first + i * kStride;
-      if (col >= width) continue;
-      const float4 w = weights[i];
-      r[i].x = (r[i].x + v[i].x * norm * w.x) * step.scale;
-      r[i].y = (r[i].y + v[i].y * norm * w.y) * step.scale;
-      r[i].z = (r[i].z + v[i].z * norm * w.z) * step.scale;
-      r[i].w = (r[i].w + v[i].w * norm * w.w) * step.scale;
-      if (step.out != nullptr) *reinterpret_cast<float4*>(step.out + col) = r[i];
+    for (int i = 0; i < Vectors; ++i) {
+      const float4 b = branch.v[i];
+      const float4 w = weights.v[i];
+      float4& x = r.v[i];
+      x.x = (x.x + b.x * norm * w.x) * step.scale;
+      x.y = (x.y + b.y * norm * w.y) * step.scale;
+      x.z = (x.z + b.z * norm * w.z) * step.scale;
+      x.w = (x.w + b.w * norm * w.w) * step.scale;
+      if (step.out != nullptr && V::inside(i, width)) *reinterpret_cast<float4*>(step.out + V::column(i)) = x;
     }
   }
   if (step.next == nullptr) return;
-  squares = 0;
-#pragma unroll
-  for (int i = 0; i < kRowVectors; ++i) squares += square_sum(r[i]);
-  const float norm = rsqrtf(block_sum(s, step.place + 1, squares) / static_cast<float>(width) + epsilon);
+  if (!step.adds) next.load(step.next, width);
+  const float norm = rsqrtf(fmaf(block_sum(step.place + 1, r.squares()), per_column, epsilon));
   // To the end of the last chunk, in whole groups of eight lanes.
 #pragma unroll
-  for (int i = 0; i < kRowVectors; ++i) {
-    const std::uint32_t col = first + i * kStride;
-    if (col - (thread & 7u) * 4 >= (width + 63) / 64 * 64) break;
-    const float4 w = next[i];
-    const float4 y =
-        make_float4(r[i].x * norm * w.x, r[i].y * norm * w.y, r[i].z * norm * w.z, r[i].w * norm * w.w);
-    if (col < width && step.plain != nullptr) *reinterpret_cast<float4*>(step.plain + col) = y;
+  for (int i = 0; i < Vectors; ++i) {
+    const std::uint32_t col = V::column(i);
+    if (i + 1 == Vectors && col - (thread_index() & 7u) * 4 >= (width + 63) / 64 * 64) break;
+    const float4 x = r.v[i];
+    const float4 w = next.v[i];
+    const float4 y = make_float4(x.x * norm * w.x, x.y * norm * w.y, x.z * norm * w.z, x.w * norm * w.w);
+    if (V::inside(i, width) && step.plain != nullptr) *reinterpret_cast<float4*>(step.plain + col) = y;
     if (step.makes_operand) store_operand(step.operand, step.operand_row, col, y, step.up);
+  }
+}
+template <int Pieces>
+__device__ __forceinline__ void row_step(std::uint32_t width, float epsilon, const RowStep& step) {
+  constexpr std::uint32_t kColumns = kThreads * 4;
+  static_assert(kWidestRow == 3 * kColumns);
+  if (width <= kColumns) {
+    row_step<Pieces, 1>(width, epsilon, step);
+  } else if (width <= 2 * kColumns) {
+    row_step<Pieces, 2>(width, epsilon, step);
+  } else {
+    row_step<Pieces, 3>(width, epsilon, step);
   }
 }
 
@@ -136,48 +147,35 @@ __device__ __forceinline__ void operand_from_rows(const float* rows, const std::
   }
 }
 
-constexpr int kTeamWarps = 4;  // work on one slice of one row
-constexpr int kTeams = kWarps / kTeamWarps;
-constexpr int kTeamVectors = 2;  // float4 a thread: slices of up to 1,024 columns
+static_assert(kTeamWarps * 32 * 4 >= kLongestPart / kSlices);  // a float4 a thread
 
 // gelu(gate) * up of one slice of one row as the operand, scaled by its own largest value. By a team of four
 // warps.
 template <int Pieces>
-__device__ __forceinline__ void activate_slice(float (*largest)[kTeamWarps], const DecodeOp& op,
-                                               std::uint32_t ffn, const Parts& both, std::uint32_t row,
-                                               std::uint32_t slice, const Operand& x,
+__device__ __forceinline__ void activate_slice(const DecodeOp& op, std::uint32_t ffn, const Parts& both,
+                                               std::uint32_t row, std::uint32_t slice, const Operand& x,
                                                std::uint32_t operand_row) {
   const std::uint32_t in_block = thread_index();
   const std::uint32_t thread = in_block % (kTeamWarps * 32);
   const int team = static_cast<int>(in_block) / (kTeamWarps * 32);
-  const std::uint32_t begin = slice_begin(op, slice) * 64;
+  float(&largest)[kTeamWarps] = block_state().largest[team];
+  const std::uint32_t col = slice_begin(op, slice) * 64 + thread * 4;
   const std::uint32_t end = slice_begin(op, slice + 1) * 64;
-  float4 y[kTeamVectors];
-  float most = 0;
-  constexpr int kBatch = Pieces == 4 ? 4 : 2;
-  PartSum<Pieces, float4, kBatch> gate[kTeamVectors], up_sum[kTeamVectors];
-#pragma unroll
-  for (int i = 0; i < kTeamVectors; ++i) {
-    const std::uint32_t col = begin + (thread + i * kTeamWarps * 32) * 4;
-    gate[i].issue(both, row, col, col < end && col < ffn);
-    up_sum[i].issue(both, row, ffn + col, col < end && col < ffn);
-  }
-#pragma unroll
-  for (int i = 0; i < kTeamVectors; ++i) {
-    const std::uint32_t col = begin + (thread + i * kTeamWarps * 32) * 4;
-    y[i] = make_float4(0, 0, 0, 0);
-    if (col >= end || col >= ffn) continue;
-    const float4 g = gate[i].total(both, row, col);
-    const float4 u = up_sum[i].total(both, row, ffn + col);
-    y[i] =
-        make_float4(gelu_tanh(g.x) * u.x, gelu_tanh(g.y) * u.y, gelu_tanh(g.z) * u.z, gelu_tanh(g.w) * u.w);
-    most = fmaxf(most, fmaxf(fmaxf(fabsf(y[i].x), fabsf(y[i].y)), fmaxf(fabsf(y[i].z), fabsf(y[i].w))));
-  }
+  const bool inside = col < end && col < ffn;
+  const float* at[2] = {both.row(row) + (inside ? col : 0), both.row(row) + ffn + (inside ? col : 0)};
+  float4 sums[2];
+  sum_parts<Pieces>(both, at, sums);
+  const float4 g = sums[0];
+  const float4 u = sums[1];
+  float4 y =
+      make_float4(gelu_tanh(g.x) * u.x, gelu_tanh(g.y) * u.y, gelu_tanh(g.z) * u.z, gelu_tanh(g.w) * u.w);
+  if (!inside) clear(y);
+  float most = fmaxf(fmaxf(fabsf(y.x), fabsf(y.y)), fmaxf(fabsf(y.z), fabsf(y.w)));
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
-  if (thread % 32 == 0) largest[team][thread / 32] = most;
+  if (thread % 32 == 0) largest[thread / 32] = most;
   group_sync(1 + team, kTeamWarps * 32);
-  most = fmaxf(fmaxf(largest[team][0], largest[team][1]), fmaxf(largest[team][2], largest[team][3]));
+  most = fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3]));
   group_sync(1 + team, kTeamWarps * 32);
   // 2^k with most * 2^k in [2^13, 2^14): from the exponent bits alone, so exact.
   const int exponent = static_cast<int>((__float_as_uint(most) >> 23) & 255u);
@@ -186,12 +184,7 @@ __device__ __forceinline__ void activate_slice(float (*largest)[kTeamWarps], con
   if (thread == 0)
     x.scales[(slice - x.slice0) * x.pitch + operand_row] =
         __uint_as_float(static_cast<unsigned>(127 - k) << 23);
-#pragma unroll
-  for (int i = 0; i < kTeamVectors; ++i) {
-    const std::uint32_t col = begin + (thread + i * kTeamWarps * 32) * 4;
-    if (col - (thread & 7u) * 4 >= end) break;
-    store_operand(x, operand_row, col, y[i], up);
-  }
+  if (col - (thread & 7u) * 4 < end) store_operand(x, operand_row, col, y, up);
 }
 
 }  // namespace gem::cuda

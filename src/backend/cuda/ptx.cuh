@@ -99,6 +99,14 @@ __device__ __forceinline__ void load_if(bool wanted, const float* p, float4& v) 
       : "memory");
 }
 
+// Eight bytes of shared memory, not joined with the next eight: lanes that read the same eight are served at
+// once, of sixteen they are not.
+__device__ __forceinline__ uint2 read8(const std::uint32_t* p) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(shared_address(p)));
+  return v;
+}
+
 // ---- copies from global to shared memory
 
 // By every thread for itself: 8 or 16 bytes; groups of them are waited for in order.
@@ -120,7 +128,11 @@ __device__ __forceinline__ void copies_wait_all() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ < 900
+__device__ __forceinline__ std::uint64_t read_once() {
+  return 0;
+}
+#else
 // By the copy engine: a barrier a slot. One thread starts a copy, all wait for it; parity: that of the copies
 // made through the slot before.
 __device__ __forceinline__ void slot_init(std::uint64_t* barrier) {
@@ -146,14 +158,18 @@ __device__ __forceinline__ void slot_expect(std::uint64_t* barrier, std::uint32_
                "r"(bytes)
                : "memory");
 }
+// How a copy treats the second-level cache: what is read once a round shall not push everything else out.
+__device__ __forceinline__ std::uint64_t read_once() {
+  std::uint64_t once;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
+  return once;
+}
 __device__ __forceinline__ void slot_copy(std::uint64_t* barrier, void* to, const void* from,
-                                          std::uint32_t bytes) {
-  std::uint64_t once;  // what is read once a round shall not push everything else out of the cache
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
+                                          std::uint32_t bytes, std::uint64_t policy) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(once)
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
 }
 __device__ __forceinline__ void slot_wait(std::uint64_t* barrier, unsigned parity) {

@@ -23,7 +23,8 @@ struct RowInfo {
   std::uint32_t position = 0;
   const CacheLayer* layers = nullptr;  // [layers] on the device
   std::uint32_t span_first = 0;        // the round's first row of the same span
-  std::uint32_t first_unit[2] = {};    // of attention's units, in sliding and full layers (decode rows)
+  std::uint32_t first_unit[2] = {};    // of attention's units, in sliding and full layers (decode rows),
+  std::uint32_t unit_count[2] = {};    // and how many are the row's
   std::uint32_t last_key = 0;          // the last position that it sees
 };
 

@@ -47,6 +47,10 @@ inline void load_if(bool wanted, const float* p, float4& v) {
   v = wanted ? *reinterpret_cast<const float4*>(p) : make_float4(0, 0, 0, 0);
 }
 
+inline uint2 read8(const std::uint32_t* p) {
+  return {p[0], p[1]};
+}
+
 inline void copy8(void* to, const void* from) {
   emulation::copy_later(to, from, 8);
 }
@@ -75,7 +79,11 @@ inline void copies_see_writes() {}
 inline void slot_expect(std::uint64_t* barrier, std::uint32_t bytes) {
   emulation::slot_expect(barrier, bytes);
 }
-inline void slot_copy(std::uint64_t* barrier, void* to, const void* from, std::uint32_t bytes) {
+inline std::uint64_t read_once() {
+  return 0;
+}
+inline void slot_copy(std::uint64_t* barrier, void* to, const void* from, std::uint32_t bytes,
+                      std::uint64_t) {
   emulation::slot_copy(barrier, to, from, bytes);
 }
 inline void slot_wait(std::uint64_t* barrier, unsigned parity) {

@@ -158,5 +158,46 @@ TEST(DeviceKernels, RunWhereTheyWereBuiltFor) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, CudaPacked, ::testing::ValuesIn(kKinds), kKindName);
 
+// An assistant's large matrices are rounded to four bits, as quantize() rounds; small ones and those with no
+// more bits are kept.
+TEST(CudaPrecision, AnAssistantsLargeMatricesHaveFourBits) {
+  if (cuda_devices().empty()) GTEST_SKIP() << "no CUDA device";
+  for (const StorageType type :
+       {StorageType::kQ8_0, StorageType::kQ6_K, StorageType::kF16, StorageType::kQ4_K}) {
+    SCOPED_TRACE(storage_info(type).name);
+    const std::uint32_t rows = 4096;
+    const std::uint32_t cols = 256;
+    const RandomMatrix random({type}, rows, cols, 3);
+    const Matrix& m = random.matrix;
+    const bool kept = type == StorageType::kQ4_K;
+    EXPECT_EQ(format_of(m, Precision::kFourBits), kept ? Format::kA4 : Format::kQ4);
+    const RandomMatrix small({type}, rows - 16, cols, 3);
+    EXPECT_EQ(format_of(small.matrix, Precision::kFourBits), format_of(small.matrix, Precision::kKept));
+    cudaStream_t stream = nullptr;
+    Packer packer(stream, Precision::kFourBits);
+    const PackedMatrix packed = packer.pack(m);
+    EXPECT_EQ(packed.data.size(), packed_bytes(m, Precision::kFourBits));
+    const std::uint32_t some = 100;
+    std::vector<RowInfo> infos(some);
+    for (std::uint32_t r = 0; r < some; ++r) infos[r].token = static_cast<std::int32_t>(r * 40);
+    DeviceArray<RowInfo> device_infos;
+    device_infos.upload(infos, stream);
+    DeviceArray<float> out(std::size_t{some} * cols);
+    gather_rows(packed, device_infos.data(), some, 1.0f, out.data(), cols, stream);
+    const std::vector<float> found = out.download(out.size(), stream);
+    std::vector<float> row(cols);
+    std::vector<std::uint8_t> blocks(*storage_bytes(StorageType::kQ4_0, cols));
+    for (std::uint32_t r = 0; r < some; ++r) {
+      m.expand_row(r * 40, row.data());
+      if (!kept) {
+        quantize(StorageType::kQ4_0, row.data(), blocks.data(), cols);
+        dequantize(StorageType::kQ4_0, blocks.data(), row.data(), cols);
+      }
+      for (std::uint32_t c = 0; c < cols; ++c)
+        ASSERT_EQ(found[std::size_t{r} * cols + c], row[c]) << r << ' ' << c;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gem::cuda

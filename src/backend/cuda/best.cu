@@ -1,5 +1,6 @@
 // A row is cut into up to 1,024 groups of neighbouring tokens. At least kBest tokens are as good as the
-// kBest-th best of the groups' maxima, and few more than that: these are gathered and sorted.
+// kBest-th best of the groups' maxima, and few more than that: these are gathered and ranked. Both ranks are
+// found by counting what is better, which needs no barrier: all threads read the same number at a time.
 #include "backend/cuda/best.h"
 
 #include "backend/cuda/launch.cuh"
@@ -9,7 +10,6 @@ namespace gem::cuda {
 namespace {
 
 constexpr std::uint32_t kBlock = 1024;
-constexpr std::uint32_t kLogGroups = 10;   // of kMostGroups
 constexpr std::uint32_t kGathered = 2048;  // at most
 
 // An unsigned number that orders as the float does, both zeros alike.
@@ -41,32 +41,11 @@ __global__ void maxima_kernel(const float* logits, std::uint32_t vocab, std::uin
   if (threadIdx.x % 32 == 0) maxima[std::size_t{blockIdx.y} * kMostGroups + group] = nan ? NAN : most;
 }
 
-// Sorts 2^log_count numbers, the largest first, by the whole block (Batcher's bitonic sort).
-template <typename T>
-__device__ void sort_descending(T* keys, std::uint32_t log_count) {
-  for (std::uint32_t log_run = 1; log_run <= log_count; ++log_run) {
-    for (std::uint32_t log_step = log_run; log_step-- > 0;) {
-      __syncthreads();
-      for (std::uint32_t i = threadIdx.x; i < 1u << log_count >> 1; i += kBlock) {
-        const std::uint32_t a = i >> log_step << (log_step + 1) | (i & ((1u << log_step) - 1));
-        const std::uint32_t b = a + (1u << log_step);
-        const bool descending = (a >> log_run & 1) == 0;
-        if ((keys[a] < keys[b]) == descending) {
-          const T other = keys[a];
-          keys[a] = keys[b];
-          keys[b] = other;
-        }
-      }
-    }
-  }
-  __syncthreads();
-}
-
 struct Gathered {
-  std::uint32_t maxima[kMostGroups];
+  uint4 maxima[kMostGroups / 4];
   std::uint32_t active[kMostGroups];
-  std::uint64_t keys[kGathered];  // order, then the lower id first
-  std::uint32_t active_count, count, nan;
+  std::uint64_t keys[kGathered];  // order, then the lower id first: no two are the same
+  std::uint32_t least, active_count, count, nan;
 };
 
 // One block a row.
@@ -77,17 +56,27 @@ __global__ void __launch_bounds__(kBlock)
   const float* row = logits + std::size_t{blockIdx.x} * vocab;
   const std::uint32_t thread = threadIdx.x;
   BestRow& to = out[blockIdx.x];
-  if (thread == 0) s.active_count = s.count = s.nan = 0;
-  for (std::uint32_t i = thread; i < kGathered; i += kBlock) s.keys[i] = 0;  // after all others
+  if (thread == 0) s.least = s.active_count = s.count = s.nan = 0;
   __syncthreads();
   const float most = thread < groups ? maxima[std::size_t{blockIdx.x} * kMostGroups + thread] : -INFINITY;
   const std::uint32_t mine = order_of(most);
-  s.maxima[thread] = mine;
-  if (most != most) s.nan = 1;
-  static_assert(kMostGroups == 1u << kLogGroups && kMostGroups == kBlock);
-  sort_descending(s.maxima, kLogGroups);
+  static_assert(kMostGroups == kBlock);
+  reinterpret_cast<std::uint32_t*>(s.maxima)[thread] = mine;
+  if (most != most) atomicMax(&s.nan, 1u);
+  __syncthreads();
+  std::uint32_t better = 0;
+  std::uint32_t as_good = 0;
+  for (std::uint32_t i = 0; i < kMostGroups / 4; ++i) {
+    const uint4 others = s.maxima[i];
+    better += (others.x > mine) + (others.y > mine) + (others.z > mine) + (others.w > mine);
+    as_good += (others.x == mine) + (others.y == mine) + (others.z == mine) + (others.w == mine);
+  }
   // Where there are fewer groups than that, every token is a group of its own.
-  const std::uint32_t least = s.maxima[min(kBest, groups) - 1];
+  const std::uint32_t wanted = min(kBest, groups);
+  if (better < wanted && better + as_good >= wanted)
+    atomicMax(&s.least, mine);  // of one or more that are equal
+  __syncthreads();
+  const std::uint32_t least = s.least;
   if (thread < groups && mine >= least) s.active[atomicAdd(&s.active_count, 1u)] = thread;
   __syncthreads();
   const std::uint32_t count = s.active_count;
@@ -106,14 +95,14 @@ __global__ void __launch_bounds__(kBlock)
     if (thread == 0) to.count = 0;
     return;
   }
-  std::uint32_t log_count = 0;  // few more than kBest, mostly
-  while (1u << log_count < s.count) ++log_count;
-  sort_descending(s.keys, log_count);
-  const std::uint32_t kept = min(s.count, kBest);
-  if (thread == 0) to.count = kept;
-  if (thread < kept) {
-    const std::uint64_t key = s.keys[thread];
-    to.best[thread] = {value_of(static_cast<std::uint32_t>(key >> 32)),
+  const std::uint32_t found = s.count;
+  if (thread == 0) to.count = min(found, kBest);
+  for (std::uint32_t i = thread; i < found; i += kBlock) {
+    const std::uint64_t key = s.keys[i];
+    std::uint32_t rank = 0;
+    for (std::uint32_t k = 0; k < found; ++k) rank += s.keys[k] > key;
+    if (rank < kBest)
+      to.best[rank] = {value_of(static_cast<std::uint32_t>(key >> 32)),
                        static_cast<std::int32_t>(~0u - static_cast<std::uint32_t>(key))};
   }
 }

@@ -137,7 +137,10 @@ struct Round {
       } else {
         attend(std::integral_constant<int, 2>());
       }
-      grid_sync();
+      // Most blocks have nothing to attend to, and time to plan a layer's pieces.
+      grid_arrive();
+      if (job.whole) plan_pieces<Pieces>();
+      grid_wait();
     }
     // Few chunks are merged by every block that needs them, many are shared out: a thread has all chunks of
     // its columns, or a warp a group of them.
@@ -248,7 +251,7 @@ struct Round {
     const DecodeLayer& layer = s.layers[l % 2];
     bool here = job.fused;  // the operand
     // While the others end the step before.
-    if (job.whole) plan_pieces<Pieces>(kUsedBeforePlanning);
+    if (job.whole) plan_for<Pieces>(o);
     if (which == 1) {
       here = heads(job, o, l, layer);
     } else if (which == 3) {

@@ -49,6 +49,19 @@ __device__ __forceinline__ void store_split(std::uint32_t* row, std::uint32_t el
   high[2] = __float2half_rn(x - __half2float(*high));
 }
 
+// Four neighbouring elements, the first a multiple of four.
+__device__ __forceinline__ void store_split(std::uint32_t* row, std::uint32_t element, float4 x) {
+  const __half2 h0 = __floats2half2_rn(x.x, x.y);
+  const __half2 h1 = __floats2half2_rn(x.z, x.w);
+  const float2 b0 = __half22float2(h0);
+  const float2 b1 = __half22float2(h1);
+  const __half2 l0 = __floats2half2_rn(x.x - b0.x, x.y - b0.y);
+  const __half2 l1 = __floats2half2_rn(x.z - b1.x, x.w - b1.y);
+  const auto bits = [](const __half2& h) { return *reinterpret_cast<const unsigned*>(&h); };
+  *reinterpret_cast<uint4*>(row + element / 32 * 32 + element % 8 / 4 * 16 + element % 32 / 8 * 4) =
+      make_uint4(bits(h0), bits(l0), bits(h1), bits(l1));
+}
+
 // The angles of all rows: formed and reduced in float64, so that they stay exact at long positions.
 __device__ __forceinline__ void make_turns(const DecodeJob& job) {
 #pragma unroll 1
@@ -72,90 +85,78 @@ __device__ __forceinline__ const float2* turns_of(const DecodeJob& job, std::uin
 
 enum class HeadKind { kQuery, kKey, kValue };
 
-// A head of one row after its norm (and RoPE): lane l has u[i], v[i] at l + 32 i and half of the width later.
+// A head of one row after its norm (and RoPE), by a warp: a lane has four neighbouring elements of the first
+// half, u[i] from element 4 (lane + 32 i) on, and v[i], half of the width later.
 template <int D, int Pieces>
 struct HeadVector {
-  static constexpr int kPairs = D / 64 == 0 ? 1 : D / 64;
-  float u[kPairs], v[kPairs];
+  static constexpr int kQuads = D <= 256 ? 1 : D / 256;
+  float4 u[kQuads], v[kQuads];
 
-  // `turns`: cosine and sine of the row's angles. All that fits the registers is asked for before the first
-  // is used.
+  static __device__ __forceinline__ std::uint32_t element(int i) {
+    return (thread_index() % 32 + 32u * i) * 4;
+  }
+
+  // `turns`: cosine and sine of the row's angles. All that is needed is asked for before the first is used.
+  // (The width of heads is a multiple of eight.)
   __device__ void load(const Parts& qkv, std::uint32_t row, std::uint32_t column, HeadKind kind,
                        const DecodeLayer& layer, const float2* turns, float epsilon) {
-    const std::uint32_t lane = thread_index() % 32;
     const std::uint32_t half = layer.shape.head_dim / 2;
     const bool turned = kind != HeadKind::kValue;
     const float* weight = kind == HeadKind::kQuery ? layer.q_norm : layer.k_norm;
-    float weights[kPairs][2];
-    float2 turn[kPairs];
+    float4 weights[kQuads][2];
+    float4 turn[kQuads][2];
+    const float* at[2 * kQuads];
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const std::uint32_t p = lane + 32 * i;
-      const bool wanted = turned && p < half;
-      load_if(wanted, weight + p, weights[i][0]);
-      load_if(wanted, weight + half + p, weights[i][1]);
-      load_if(wanted, turns + p, turn[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) u[i] = v[i] = 0;
-    const std::size_t stride = std::size_t{qkv.rows} * qkv.width;
-    const float* at = qkv.data + std::size_t{row} * qkv.width + column + lane;
-    const int count = static_cast<int>(qkv.parts) * Pieces;
-    constexpr int kBatch = Pieces == 1 ? 2 : Pieces;                      // partial sums
-    constexpr int kAtOnce = kPairs < 16 / kBatch ? kPairs : 16 / kBatch;  // pairs
-#pragma unroll 1
-    for (int partial = 0; partial < count; partial += kBatch, at += kBatch * stride) {
-#pragma unroll
-      for (int begin = 0; begin < kPairs; begin += kAtOnce) {
-        float a[kAtOnce][kBatch], b[kAtOnce][kBatch];
-#pragma unroll
-        for (int piece = 0; piece < kBatch; ++piece) {
-#pragma unroll
-          for (int k = 0; k < kAtOnce; ++k) {
-            const bool wanted = lane + 32 * (begin + k) < half && partial + piece < count;
-            const float* from = at + piece * stride + 32 * (begin + k);
-            load_if(wanted, from, a[k][piece]);
-            load_if(wanted, from + half, b[k][piece]);
-          }
-        }
-#pragma unroll
-        for (int k = 0; k < kAtOnce; ++k) {
-#pragma unroll
-          for (int piece = 0; piece < kBatch; piece += Pieces) {
-            if (partial + piece >= count) break;
-            u[begin + k] += sum_pieces<Pieces>(a[k] + piece);
-            v[begin + k] += sum_pieces<Pieces>(b[k] + piece);
-          }
-        }
+    for (int i = 0; i < kQuads; ++i) {
+      const std::uint32_t p = element(i) < half ? element(i) : 0;
+      if (turned) {
+        weights[i][0] = load4(weight + p);
+        weights[i][1] = load4(weight + half + p);
+        turn[i][0] = load4(reinterpret_cast<const float*>(turns + p));
+        turn[i][1] = load4(reinterpret_cast<const float*>(turns + p + 2));
+      } else {
+        weights[i][0] = weights[i][1] = make_float4(1, 1, 1, 1);
+        turn[i][0] = turn[i][1] = make_float4(1, 0, 1, 0);
       }
+      at[2 * i] = qkv.row(row) + column + p;
+      at[2 * i + 1] = at[2 * i] + half;
     }
+    float4 sums[2 * kQuads];
+    sum_parts<Pieces>(qkv, at, sums);
     float squares = 0;
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) squares += u[i] * u[i] + v[i] * v[i];
+    for (int i = 0; i < kQuads; ++i) {
+      u[i] = sums[2 * i];
+      v[i] = sums[2 * i + 1];
+      if (element(i) >= half) clear(u[i]), clear(v[i]);
+      squares += square_sum(u[i]) + square_sum(v[i]);
+    }
     const float scale = rsqrtf(warp_sum(squares) / static_cast<float>(2 * half) + epsilon);
+    const auto turned_by = [scale](float& x, float& y, float wx, float wy, float cosine, float sine) {
+      const float a = x * scale * wx;
+      const float b = y * scale * wy;
+      x = a * cosine - b * sine;
+      y = b * cosine + a * sine;
+    };
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      u[i] *= scale;
-      v[i] *= scale;
-      if (!turned || lane + 32 * i >= half) continue;
-      u[i] *= weights[i][0];
-      v[i] *= weights[i][1];
-      const float x = u[i] * turn[i].x - v[i] * turn[i].y;
-      v[i] = v[i] * turn[i].x + u[i] * turn[i].y;
-      u[i] = x;
+    for (int i = 0; i < kQuads; ++i) {
+      const float4(&w)[2] = weights[i];
+      const float4(&t)[2] = turn[i];
+      turned_by(u[i].x, v[i].x, w[0].x, w[1].x, t[0].x, t[0].y);
+      turned_by(u[i].y, v[i].y, w[0].y, w[1].y, t[0].z, t[0].w);
+      turned_by(u[i].z, v[i].z, w[0].z, w[1].z, t[1].x, t[1].y);
+      turned_by(u[i].w, v[i].w, w[0].w, w[1].w, t[1].z, t[1].w);
     }
   }
-  // `store(element, value)` for all elements of the lane.
+  // `store(element, four values)` for all elements of the lane.
   template <typename Store>
   __device__ void each(std::uint32_t head_dim, Store&& store) const {
     const std::uint32_t half = head_dim / 2;
-    const std::uint32_t lane = thread_index() % 32;
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const std::uint32_t p = lane + 32 * i;
-      if (p >= half) continue;
-      store(p, u[i]);
-      store(half + p, v[i]);
+    for (int i = 0; i < kQuads; ++i) {
+      if (element(i) >= half) continue;
+      store(element(i), u[i]);
+      store(half + element(i), v[i]);
     }
   }
 };
@@ -176,11 +177,22 @@ __device__ __forceinline__ void store_head(const HeadVector<D, Pieces>& x, const
                                            std::uint32_t kv_head, HeadKind kind) {
   const std::uint32_t d = s.head_dim;
   const std::uint32_t slot = position % cache.slots;
-  const bool key = kind == HeadKind::kKey;
-  __half* out = key ? cache.keys + (std::size_t{kv_head} * cache.slots + slot) * cache.key_stride
-                    : cache.values + std::size_t{kv_head} * d * cache.slots + slot;
-  const std::size_t step = key ? 1 : cache.slots;
-  x.each(d, [&](std::uint32_t i, float v) { out[i * step] = __float2half_rn(v); });
+  if (kind == HeadKind::kKey) {
+    __half* out = cache.keys + (std::size_t{kv_head} * cache.slots + slot) * cache.key_stride;
+    x.each(d, [&](std::uint32_t i, const float4& v) {
+      const __half2 halves[2] = {__floats2half2_rn(v.x, v.y), __floats2half2_rn(v.z, v.w)};
+      *reinterpret_cast<uint2*>(out + i) = *reinterpret_cast<const uint2*>(halves);
+    });
+    return;
+  }
+  __half* out = cache.values + std::size_t{kv_head} * d * cache.slots + slot;
+  const std::size_t step = cache.slots;
+  x.each(d, [&](std::uint32_t i, const float4& v) {
+    out[i * step] = __float2half_rn(v.x);
+    out[(i + 1) * step] = __float2half_rn(v.y);
+    out[(i + 2) * step] = __float2half_rn(v.z);
+    out[(i + 3) * step] = __float2half_rn(v.w);
+  });
 }
 
 __device__ __forceinline__ Parts qkv_of(const DecodeJob& job, std::uint32_t layer) {
@@ -211,7 +223,7 @@ __device__ __noinline__ void prepare_all(std::uint32_t index) {
     x.load(qkv, row, head_column(s, kind, of_kind), kind, layer, turns_of(job, row, layer.kind), job.epsilon);
     if (kind == HeadKind::kQuery) {
       float* out = job.query + (std::size_t{row} * s.heads + head) * s.head_dim;
-      x.each(s.head_dim, [&](std::uint32_t e, float v) { out[e] = v; });
+      x.each(s.head_dim, [&](std::uint32_t e, const float4& v) { *reinterpret_cast<float4*>(out + e) = v; });
     } else {
       store_head(x, s, info.layers[index], info.position, of_kind, kind);
     }
@@ -369,7 +381,7 @@ __device__ __noinline__ void prepare_unit(std::uint32_t index, std::uint32_t mos
                           : (task - group) % 2 == 0 ? HeadKind::kKey
                                                     : HeadKind::kValue;
     const bool is_query = kind == HeadKind::kQuery;
-    const auto keep_query = [&](std::uint32_t e, float v) {
+    const auto keep_query = [&](std::uint32_t e, const auto& v) {
       store_split(memory.queries + task * U::kQueryStride, e, v);
     };
     if (is_query && !job.whole) {
@@ -453,7 +465,9 @@ __device__ __noinline__ void attend_all(std::uint32_t index) {
       // Scores.
       const std::uint32_t my_key = warp * U::kKeyTiles * 8;
       if (block + my_key < end) {
-        float c[Octets][U::kKeyTiles][4] = {};
+        // Products that do not wait for each other.
+        constexpr int kChains = D < 128 ? 1 : Octets == 1 ? 4 : 2;
+        float c[kChains][Octets][U::kKeyTiles][4] = {};
         const __half* keys =
             cache.keys + (std::size_t{kv_head} * cache.slots + slot + my_key + lane / 4) * D + (lane % 4) * 8;
 #pragma unroll 8
@@ -465,7 +479,7 @@ __device__ __noinline__ void attend_all(std::uint32_t index) {
 #pragma unroll
           for (int o = 0; o < Octets; ++o) {
 #pragma unroll
-            for (int n = 0; n < U::kKeyTiles; ++n) mma_group(c[o][n], queries[o] + k, b[n]);
+            for (int n = 0; n < U::kKeyTiles; ++n) mma_group(c[k / 32 % kChains][o][n], queries[o] + k, b[n]);
           }
         }
 #pragma unroll
@@ -474,7 +488,12 @@ __device__ __noinline__ void attend_all(std::uint32_t index) {
           if (m >= group) break;
 #pragma unroll
           for (int n = 0; n < U::kKeyTiles; ++n) {
-            const float(&v)[4] = c[o][n];
+            float(&v)[4] = c[0][o][n];
+#pragma unroll
+            for (int chain = 1; chain < kChains; ++chain) {
+#pragma unroll
+              for (int i = 0; i < 4; ++i) v[i] += c[chain][o][n][i];
+            }
             *reinterpret_cast<float2*>(scores + m * U::kScoreStride + my_key + n * 8 + lane % 4 * 2) =
                 make_float2(v[0] + v[2], v[1] + v[3]);
           }

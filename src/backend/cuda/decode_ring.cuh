@@ -25,10 +25,6 @@ __device__ __forceinline__ bool pairs_tiles(const DecodeOp& op, std::uint32_t lo
   return kPaired<Groups> && op.near && log_chunks_of_slot > 0;
 }
 
-// Pieces that a warp may use before a step looks for more: seldom is better, but a product should not run
-// out.
-constexpr std::uint32_t kUsedBeforePlanning = 14;
-
 // Matrices of one format are gone through together.
 __device__ __forceinline__ bool one_format(const DecodeOp& op) {
   return op.format[0] == op.format[1] && op.format[1] == op.format[2];
@@ -105,17 +101,15 @@ __device__ __forceinline__ Run run_of(const DecodeOp& o, std::uint32_t run) {
 }
 
 // Finds the pieces of weights that the warp will multiply after those that it knows, so that these are 32
-// again, as the loops that multiply have no time for it. Not before `least` were used. The other blocks wait
-// for it, so it takes few instructions: every lane looks at one of the next 32 runs, then finds in whose run
-// the piece lies that it will know.
+// again, as the loops that multiply have no time for it. Every lane looks at one of the next 32 runs, then
+// finds in whose run the piece lies that it will know.
 template <int Pieces>
-__device__ __noinline__ void plan_pieces(std::uint32_t least) {
-  DecodeShared& s = block_state();
+__device__ __noinline__ void plan_pieces() {
   constexpr std::uint32_t kRows = 8 * Pieces;
+  DecodeShared& s = block_state();
   const std::uint32_t warp = thread_index() / 32;
   const std::uint32_t lane = thread_index() % 32;
   const std::uint32_t next = s.readers[warp].next;
-  if (next < least) return;
   Piece mine = s.pieces[warp][(lane + next) % 32];
   std::int32_t second = kPaired<Pieces> ? s.seconds[warp][(lane + next) % 32] : 0;
   CursorState c = s.cursors[warp];
@@ -216,6 +210,20 @@ __device__ __noinline__ void plan_pieces(std::uint32_t least) {
   __syncwarp();
 }
 
+// Plans unless the warp knows all pieces of product `o`: seldom, as the other blocks wait for it.
+template <int Pieces>
+__device__ __forceinline__ void plan_for(std::uint32_t o) {
+  const DecodeShared& s = block_state();
+  const std::uint32_t known = 32 - s.readers[thread_index() / 32].next;
+  if (known > 32 / 2) return;
+  const DecodeOp& op = product_of(o);
+  std::uint32_t wanted = 0;
+#pragma unroll 1
+  for (std::uint32_t run = 0; run < (one_format(op) ? 1 : 3); ++run)
+    wanted += run_of<Pieces>(op, run).pieces();
+  if (known < wanted) plan_pieces<Pieces>();
+}
+
 // Starts the copies of piece `next` into a slot; nothing when there is none. The second tile's chunks come
 // after the first one's. `once`: read_once().
 template <int Pieces>
@@ -261,7 +269,7 @@ __device__ __forceinline__ void request_first() {
   }
   s.pieces[warp][lane] = {};
   __syncwarp();
-  plan_pieces<Pieces>(32);
+  plan_pieces<Pieces>();
 #pragma unroll 1
   for (std::uint32_t i = 0; i < s.job.slots; ++i) {
     request<Pieces>(warp, i, ring_of(warp) + i * s.job.slot_bytes, s.barriers[warp] + i, read_once());
@@ -291,7 +299,7 @@ struct Reader {
   __device__ __forceinline__ void ask(std::uint8_t* slot_at, std::uint64_t* barrier) {
     if (next_piece == 32) {
       leave();
-      plan_pieces<Pieces>(32);
+      plan_pieces<Pieces>();
       next_piece = 0;
     }
     request<Pieces>(warp, next_piece++, slot_at, barrier, once);

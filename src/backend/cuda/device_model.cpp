@@ -100,10 +100,10 @@ std::uint64_t DeviceModel::expanded_bytes() const {
 std::uint64_t DeviceModel::bytes(const Weights& w) const {
   std::uint64_t sum = keep_expanded ? expanded_bytes() : 0;
   for (const Matrix* m : {&w.token_embd, &w.pre_projection, &w.post_projection})
-    sum += packed_bytes(*m, floats());
+    sum += packed_bytes(*m, precision());
   for (const LayerWeights& l : w.layers) {
     for (const Matrix* m : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down})
-      sum += packed_bytes(*m, floats());
+      sum += packed_bytes(*m, precision());
     sum += (4 * std::uint64_t{g_.hidden} + l.q_norm.size() + l.k_norm.size()) * sizeof(float);
   }
   return sum;
@@ -118,7 +118,7 @@ void DeviceModel::load(const Weights& weights, cudaStream_t stream, const Progre
   };
   std::vector<DeviceLayer> made;
   {
-    Packer packer(stream, floats());
+    Packer packer(stream, precision());
     for (std::size_t l = 0; l < g_.layers.size(); ++l) {
       made.push_back(make_layer(weights.layers[l], l, packer, stream));
       const DeviceLayer& d = made.back();

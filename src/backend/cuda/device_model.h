@@ -72,7 +72,7 @@ class DeviceModel {
   std::vector<double> make_frequencies(LayerKind kind, const Weights& weights) const;
 
   // Every guess of an assistant is checked, so its weights may be rounded.
-  Floats floats() const { return g_.backbone != 0 ? Floats::kShortened : Floats::kKept; }
+  Precision precision() const { return g_.backbone != 0 ? Precision::kFourBits : Precision::kKept; }
 
   const Geometry& g_;
   DecodeLimits limits_;

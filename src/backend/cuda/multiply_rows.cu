@@ -6,10 +6,10 @@
 namespace gem::cuda {
 namespace {
 
-constexpr int kRowWarps = 16;
+constexpr int kRowWarps = 32;
 constexpr std::uint32_t kRowsAtOnce = 4;
 
-// One block: a tile of 16 rows of W times rows first .. first + 3 of x. A warp takes every 16th chunk, a lane
+// One block: a tile of 16 rows of W times rows first .. first + 3 of x. A warp takes every 32nd chunk, a lane
 // its own codes of it: rows r and r + 8 (r = lane / 4) of sixteen columns. Sums over the four lanes of a row,
 // then over the warps, in a fixed order.
 template <Format F>

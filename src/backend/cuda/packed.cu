@@ -160,25 +160,30 @@ __global__ void expand(Format format, const std::uint8_t* data, std::uint32_t by
 
 }  // namespace
 
-Format format_of(const Matrix& m, Floats floats) {
-  if (m.type == StorageType::kQ4_0) return Format::kQ4;
-  if (m.type == StorageType::kQ8_0) return Format::kQ8;
-  if (m.type == StorageType::kAffine) return m.affine.bits <= 4 ? Format::kA4 : Format::kA8;
-  if (const auto codes = code_info(m.type))
-    return codes->is_signed ? Format::kS8 : codes->bits <= 4 ? Format::kA4 : Format::kA8;
+Format format_of(const Matrix& m, Precision precision) {
   constexpr std::uint64_t kLarge = 1u << 20;
   const bool large = std::uint64_t{m.rows} * m.cols >= kLarge && m.cols % 32 == 0;
-  return floats == Floats::kShortened && large ? Format::kQ4 : Format::kH16;
+  Format format = Format::kH16;
+  if (m.type == StorageType::kQ4_0) {
+    format = Format::kQ4;
+  } else if (m.type == StorageType::kQ8_0) {
+    format = Format::kQ8;
+  } else if (m.type == StorageType::kAffine) {
+    format = m.affine.bits <= 4 ? Format::kA4 : Format::kA8;
+  } else if (const auto codes = code_info(m.type)) {
+    format = codes->is_signed ? Format::kS8 : codes->bits <= 4 ? Format::kA4 : Format::kA8;
+  }
+  return precision == Precision::kFourBits && large && !has_nibbles(format) ? Format::kQ4 : format;
 }
 
-std::uint64_t packed_bytes(const Matrix& matrix, Floats floats) {
+std::uint64_t packed_bytes(const Matrix& matrix, Precision precision) {
   if (matrix.rows == 0) return 0;
   const std::uint64_t tiles = (std::uint64_t{matrix.rows} + kTileRows - 1) / kTileRows;
   const std::uint64_t chunks = (std::uint64_t{matrix.cols} + kChunkCols - 1) / kChunkCols;
-  return tiles * chunks * chunk_bytes(format_of(matrix, floats));
+  return tiles * chunks * chunk_bytes(format_of(matrix, precision));
 }
 
-Packer::Packer(cudaStream_t stream, Floats floats) : stream_(stream), floats_(floats) {
+Packer::Packer(cudaStream_t stream, Precision precision) : stream_(stream), precision_(precision) {
   for (int i = 0; i < 2; ++i) {
     host_[i].reserve(kPiece);
     raw_[i].resize(kPiece);
@@ -237,14 +242,15 @@ void write_raw_codes(const Matrix& m, std::uint32_t row, std::uint8_t* to) {
 PackedMatrix Packer::pack(const Matrix& m) {
   PackedMatrix packed;
   if (m.rows == 0) return packed;
-  packed.format = format_of(m, floats_);
+  packed.format = format_of(m, precision_);
   packed.rows = m.rows;
   packed.cols = m.cols;
   packed.tiles = (m.rows + kTileRows - 1) / kTileRows;
   packed.chunks = (m.cols + kChunkCols - 1) / kChunkCols;
-  packed.data.resize(packed_bytes(m, floats_));
+  packed.data.resize(packed_bytes(m, precision_));
   const Raw raw = raw_of(m, packed.format);
-  const bool as_stored = m.type == StorageType::kQ4_0 || m.type == StorageType::kQ8_0;
+  const bool as_stored = (m.type == StorageType::kQ4_0 && packed.format == Format::kQ4) ||
+                         (m.type == StorageType::kQ8_0 && packed.format == Format::kQ8);
   const std::size_t row_bytes = raw_row_bytes(m, packed.format);
   const std::size_t tile_bytes = row_bytes * kTileRows;
   if (tile_bytes > kPiece) raise(cudaErrorInvalidValue, "a matrix has too many columns to be packed");

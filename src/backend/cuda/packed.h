@@ -55,17 +55,17 @@ struct PackedMatrix {
   bool empty() const { return rows == 0; }
 };
 
-// How matrices of floating point numbers are kept: as they are, or, of a million numbers and more, rounded to
-// Q4_0. For an assistant, whose every guess is checked.
-enum class Floats : std::uint8_t { kKept, kShortened };
+// Matrices are kept as they are, or, of a million numbers and more with more bits, rounded to Q4_0: for an
+// assistant, whose every guess is checked.
+enum class Precision : std::uint8_t { kKept, kFourBits };
 
-Format format_of(const Matrix& matrix, Floats floats);
-std::uint64_t packed_bytes(const Matrix& matrix, Floats floats);
+Format format_of(const Matrix& matrix, Precision precision);
+std::uint64_t packed_bytes(const Matrix& matrix, Precision precision);
 
 // Uploads a matrix through two pinned buffers and packs it on the device.
 class Packer {
  public:
-  explicit Packer(cudaStream_t stream, Floats floats = Floats::kKept);
+  explicit Packer(cudaStream_t stream, Precision precision = Precision::kKept);
   ~Packer();
   Packer(const Packer&) = delete;
   Packer& operator=(const Packer&) = delete;
@@ -78,7 +78,7 @@ class Packer {
 
   static constexpr std::size_t kPiece = std::size_t{64} << 20;
   cudaStream_t stream_;
-  Floats floats_;
+  Precision precision_;
   PinnedArray<std::uint8_t> host_[2];
   DeviceArray<std::uint8_t> raw_[2];
   cudaEvent_t free_[2] = {};

@@ -360,8 +360,8 @@ void CacheStore::withdraw(const KeptPrompt& state) {
 std::uint64_t CacheStore::writing() const {
   const std::lock_guard lock(mutex_);
   if (writing_ == nullptr) return 0;
-  std::uint64_t bytes = writing_->rings != nullptr ? writing_->rings->bytes().size() : 0;
-  for (const auto& page : writing_->fixed) bytes += page->bytes().size();
+  std::uint64_t bytes = writing_->rings != nullptr ? writing_->rings->size() : 0;
+  for (const auto& page : writing_->fixed) bytes += page->size();
   return bytes;
 }
 
@@ -436,9 +436,9 @@ void CacheStore::write(const KeptPrompt& state) {
   head.first_ring = state.first_ring;
   head.fixed_row = state.fixed.empty()
                        ? 0
-                       : state.fixed.front()->bytes().size() / std::min(KeptPrompt::kPage, state.length());
+                       : state.fixed.front()->size() / std::min(KeptPrompt::kPage, state.length());
   head.ring_row =
-      state.rings != nullptr ? state.rings->bytes().size() / (state.length() - state.first_ring) : 0;
+      state.rings != nullptr ? state.rings->size() / (state.length() - state.first_ring) : 0;
   const std::optional<Sizes> sizes = sizes_of(head);
   if (!sizes) fail(ErrorCode::kFailed, "a state of {} positions has no size", head.positions);
   const std::string name = name_of(state.tokens);

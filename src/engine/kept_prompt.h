@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <span>
 #include <utility>
@@ -16,7 +17,8 @@
 
 namespace gem {
 
-// Rows of keys and values, which count themselves into a sum while they live.
+// Rows of keys and values, which count themselves into a sum while they live. They may still be on their way
+// from a device: whoever wants them waits.
 class KeptRows {
  public:
   using Sum = std::shared_ptr<std::atomic<std::uint64_t>>;
@@ -29,11 +31,19 @@ class KeptRows {
   KeptRows& operator=(const KeptRows&) = delete;
 
   std::byte* data() { return memory_.as<std::byte>(); }
-  std::span<const std::byte> bytes() const { return {memory_.as<std::byte>(), memory_.size()}; }
+  // Before anybody else knows these rows.
+  void filled_by(std::shared_future<void> arrival) { arrival_ = std::move(arrival); }
+  std::size_t size() const { return memory_.size(); }
+  // Error when they could not be fetched.
+  std::span<const std::byte> bytes() const {
+    if (arrival_.valid()) arrival_.get();
+    return {memory_.as<std::byte>(), memory_.size()};
+  }
 
  private:
   Buffer memory_;
   Sum sum_;
+  std::shared_future<void> arrival_;
 };
 
 struct KeptPrompt {

@@ -123,12 +123,13 @@ bool PromptCache::keep(const KvCache& cache, std::span<const std::int32_t> token
     for (std::uint32_t first = own; first < length; first += kPage) {
       const std::uint32_t count = std::min(kPage, length - first);
       auto page = std::make_shared<KeptRows>(count * fixed_row, bytes_);
-      cache.copy_out(KvCache::Part::kFixed, first, count, page->data());
+      page->filled_by(cache.copy_out_later(KvCache::Part::kFixed, first, count, page->data(), page));
       next->fixed.push_back(std::move(page));
     }
     if (next->first_ring < length) {
       auto rings = std::make_shared<KeptRows>((length - next->first_ring) * ring_row, bytes_);
-      cache.copy_out(KvCache::Part::kRings, next->first_ring, length - next->first_ring, rings->data());
+      rings->filled_by(cache.copy_out_later(KvCache::Part::kRings, next->first_ring, length - next->first_ring,
+                                            rings->data(), rings));
       next->rings = std::move(rings);
     }
     states_.push_back(next);

@@ -46,5 +46,62 @@ TEST(CudaCacheCopy, IsTheSameThroughStagingMemoryOfAnySize) {
   }
 }
 
+// What is to be kept is what was there when it was asked for, whatever is written afterwards; through device
+// memory that holds it, through some that holds a part of it, and through none.
+TEST(CudaCacheCopy, LaterIsAsOfNow) {
+  if (cuda_devices().empty()) GTEST_SKIP() << "no CUDA device";
+  Geometry g;
+  g.heads = 4;
+  g.window = 64;
+  for (int i = 0; i < 5; ++i) g.layers.push_back({LayerKind::kSliding, 64, 2, false, {}});
+  g.layers.push_back({LayerKind::kFull, 64, 1, false, {}});
+  const KvPlan plan = KvPlan::make(g, 256, 16, KvType::kF16);
+  const auto random_rows = [](std::size_t bytes, unsigned seed) {
+    std::mt19937 random(seed);
+    std::vector<std::byte> rows(bytes);
+    for (std::byte& b : rows) b = static_cast<std::byte>(random() & 0x3b);
+    return rows;
+  };
+  const auto staging = std::make_shared<CacheStaging>();
+  staging->most = 1;  // a layer at a time
+  constexpr std::uint32_t kCount = 60;
+  for (const std::size_t most : {std::size_t{0}, CacheSnapshots::kBlock, 4 * CacheSnapshots::kBlock}) {
+    const auto snapshots = std::make_shared<CacheSnapshots>(0, most);
+    CudaCache cache(plan, g, nullptr, staging, snapshots);
+    for (unsigned round = 0; round < 20; ++round) {
+      for (const KvCache::Part part : {KvCache::Part::kRings, KvCache::Part::kFixed}) {
+        const std::vector<std::byte> rows = random_rows(kCount * cache.row_bytes(part), round);
+        cache.copy_in(part, 0, kCount, rows.data());
+        auto kept = std::make_shared<std::vector<std::byte>>(rows.size());
+        const std::shared_future<void> arrival = cache.copy_out_later(part, 0, kCount, kept->data(), kept);
+        EXPECT_EQ(arrival.valid(), most != 0);
+        cache.copy_in(part, 0, kCount, random_rows(rows.size(), round + 100).data());
+        if (arrival.valid()) arrival.get();
+        EXPECT_EQ(*kept, rows);
+      }
+    }
+  }
+}
+
+TEST(CudaSnapshots, PlacesAreGivenAgainWhenTheirCopiesHaveEnded) {
+  if (cuda_devices().empty()) GTEST_SKIP() << "no CUDA device";
+  constexpr std::size_t kBytes = CacheSnapshots::kBlock / 4 * 3;
+  CacheSnapshots snapshots(0, 2 * CacheSnapshots::kBlock);
+  auto out = std::make_shared<std::vector<std::byte>>(kBytes);
+  for (int round = 0; round < 3; ++round) {
+    const auto first = snapshots.reserve(kBytes);
+    const auto second = snapshots.reserve(kBytes);
+    ASSERT_TRUE(first && second);
+    EXPECT_NE(first->block, second->block);
+    EXPECT_FALSE(snapshots.reserve(kBytes)) << "both blocks are in use";
+    for (const auto& place : {*first, *second}) {
+      check(cudaMemsetAsync(place.data, 1 + round, kBytes, nullptr), "test");
+      snapshots.fetch(place, place.data, kBytes, out->data(), out, nullptr).get();
+      EXPECT_EQ(out->front(), static_cast<std::byte>(1 + round));
+      EXPECT_EQ(out->back(), static_cast<std::byte>(1 + round));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gem::cuda

@@ -99,6 +99,8 @@ class CudaBackend final : public Backend {
   void fetch(T* to, const T* from, std::size_t count) const;
   void fetch_results();
   bool is_assistant() const { return target_ != nullptr; }
+  // Device memory for what the prompt cache keeps of one stream at a time.
+  std::size_t snapshot_bytes() const;
 
   // The prompt rows' part of the stages.
   void prompt_attn_input(const DeviceLayer& l);
@@ -144,7 +146,9 @@ class CudaBackend final : public Backend {
   std::span<const float> embeddings_, hidden_;
   std::uint32_t current_ = 0;              // layer of the last stage that has heads
   bool prepared_ = false;                  // query_ holds the current layer's prepared queries
-  std::shared_ptr<CacheStaging> staging_;  // of all caches
+  // Of all caches.
+  std::shared_ptr<CacheStaging> staging_;
+  std::shared_ptr<CacheSnapshots> snapshots_;
   // What the kernels of the round read, in one copy.
   PinnedArray<std::byte> round_host_;
   DeviceArray<std::byte> round_device_;

@@ -26,8 +26,11 @@ CacheStaging::~CacheStaging() {
 }
 
 CudaCache::CudaCache(const KvPlan& plan, const Geometry& geometry, cudaStream_t stream,
-                     std::shared_ptr<CacheStaging> staging)
-    : KvCache(rounded(plan)), stream_(stream), staging_(std::move(staging)) {
+                     std::shared_ptr<CacheStaging> staging, std::shared_ptr<CacheSnapshots> snapshots)
+    : KvCache(rounded(plan)),
+      stream_(stream),
+      staging_(std::move(staging)),
+      snapshots_(std::move(snapshots)) {
   std::size_t halves = 0;
   std::vector<std::size_t> offsets;
   for (std::size_t l = 0; l < geometry.layers.size(); ++l) {
@@ -106,26 +109,56 @@ CacheStaging::Half& CudaCache::half_for(const Group& group, std::size_t index) c
   return half;
 }
 
-// While a group comes from the device, the one before goes to its place.
 void CudaCache::copy_out(Part which, std::uint32_t first, std::uint32_t count, std::byte* out) const {
-  if (count == 0) return;
+  if (count != 0) copy_groups(groups(which, count), 0, first, count, out);
+}
+
+std::shared_future<void> CudaCache::copy_out_later(Part which, std::uint32_t first, std::uint32_t count,
+                                                   std::byte* out, std::shared_ptr<const void> owner) const {
+  if (snapshots_ == nullptr) return KvCache::copy_out_later(which, first, count, out, std::move(owner));
+  std::shared_future<void> last;
+  if (count == 0) return last;
   const std::vector<Group> all = groups(which, count);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Group& group = all[i];
+    const std::size_t rows_at = (group.layers.size() * sizeof(CopiedLayer) + 255) / 256 * 256;
+    const std::optional<CacheSnapshots::Place> place = snapshots_->reserve(rows_at + group.bytes);
+    if (!place) {
+      copy_groups(all, i, first, count, out);
+      break;
+    }
+    auto* layers = reinterpret_cast<CopiedLayer*>(place->data);
+    auto* rows = reinterpret_cast<__half*>(place->data + rows_at);
+    check(cudaMemcpyAsync(layers, group.layers.data(), group.layers.size() * sizeof(CopiedLayer),
+                          cudaMemcpyHostToDevice, stream_),
+          "keeping a cache");
+    gather_cache(table_.data(), layers, static_cast<std::uint32_t>(group.layers.size()), first, count, rows,
+                 stream_);
+    last = snapshots_->fetch(*place, place->data + rows_at, group.bytes, out, owner, stream_);
+    out += group.bytes;
+  }
+  return last;
+}
+
+// While a group comes from the device, the one before goes to its place.
+void CudaCache::copy_groups(const std::vector<Group>& all, std::size_t begin, std::uint32_t first,
+                            std::uint32_t count, std::byte* out) const {
   const auto arrived = [&](std::size_t index) {
     CacheStaging::Half& half = staging_->halves[index % 2];
     check(cudaEventSynchronize(half.done), "reading a cache");
     parallel_copy(out, half.host.data(), all[index].bytes);
     out += all[index].bytes;
   };
-  for (std::size_t i = 0; i < all.size(); ++i) {
+  for (std::size_t i = begin; i < all.size(); ++i) {
     CacheStaging::Half& half = half_for(all[i], i);
     gather_cache(table_.data(), half.layers.data(), static_cast<std::uint32_t>(all[i].layers.size()), first,
                  count, half.rows.data(), stream_);
     check(cudaMemcpyAsync(half.host.data(), half.rows.data(), all[i].bytes, cudaMemcpyDeviceToHost, stream_),
           "reading a cache");
     check(cudaEventRecord(half.done, stream_), "reading a cache");
-    if (i > 0) arrived(i - 1);
+    if (i > begin) arrived(i - 1);
   }
-  if (!all.empty()) arrived(all.size() - 1);
+  if (begin < all.size()) arrived(all.size() - 1);
 }
 
 void CudaCache::copy_in(Part which, std::uint32_t first, std::uint32_t count, const std::byte* in) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cuda/cache_copy.h"
+#include "backend/cuda/cache_snapshots.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/rows.h"
 #include "backend/kv_cache.h"
@@ -33,12 +34,16 @@ struct CacheStaging {
 class CudaCache final : public KvCache {
  public:
   CudaCache(const KvPlan& plan, const Geometry& geometry, cudaStream_t stream,
-            std::shared_ptr<CacheStaging> staging = std::make_shared<CacheStaging>());
+            std::shared_ptr<CacheStaging> staging = std::make_shared<CacheStaging>(),
+            std::shared_ptr<CacheSnapshots> snapshots = nullptr);
 
   const CacheLayer* layers() const { return table_.data(); }  // on the device
   const CacheLayer& layer(std::uint32_t index) const { return host_[index]; }
 
   void copy_out(Part which, std::uint32_t first, std::uint32_t count, std::byte* out) const override;
+  // Through snapshots, as far as there is memory for them.
+  std::shared_future<void> copy_out_later(Part which, std::uint32_t first, std::uint32_t count, std::byte* out,
+                                          std::shared_ptr<const void> owner) const override;
   void copy_in(Part which, std::uint32_t first, std::uint32_t count, const std::byte* in) override;
 
   std::vector<float> read_key(std::uint32_t layer, std::uint32_t position) const override;
@@ -65,9 +70,13 @@ class CudaCache final : public KvCache {
   std::vector<Group> groups(Part which, std::uint32_t count) const;
   // A half of the staging memory, large enough for the group, when it is not in use any more.
   CacheStaging::Half& half_for(const Group& group, std::size_t index) const;
+  // Groups `begin` .. of `all`, in order.
+  void copy_groups(const std::vector<Group>& all, std::size_t begin, std::uint32_t first, std::uint32_t count,
+                   std::byte* out) const;
 
   cudaStream_t stream_;
   std::shared_ptr<CacheStaging> staging_;
+  std::shared_ptr<CacheSnapshots> snapshots_;
   std::vector<Shape> shapes_;
   std::vector<CacheLayer> host_;
   DeviceArray<__half> memory_;

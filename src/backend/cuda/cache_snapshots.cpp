@@ -14,7 +14,17 @@ constexpr std::size_t kAlignment = 256;
 
 }  // namespace
 
-CacheSnapshots::CacheSnapshots(int device, std::size_t most) : device_(device), most_(most) {
+CacheSnapshots::CacheSnapshots(int device, std::size_t most) : device_(device) {
+  try {
+    for (; most >= kBlock; most -= kBlock) {
+      Block block;
+      block.memory.resize(kBlock);
+      blocks_.push_back(std::move(block));
+    }
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kTooLarge) throw;
+    cudaGetLastError();
+  }
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
   check(cudaEventCreateWithFlags(&written_, cudaEventDisableTiming), "creating an event");
   for (Half& half : halves_) {
@@ -47,26 +57,11 @@ std::optional<CacheSnapshots::Place> CacheSnapshots::reserve(std::size_t bytes) 
   };
   if (!blocks_.empty() && blocks_.back().used + bytes <= blocks_.back().memory.size())
     return place_in(blocks_.back());
-  const auto idle = std::find_if(blocks_.begin(), blocks_.end(), [&](const Block& block) {
-    return block.under_way == 0 && block.memory.size() >= bytes;
-  });
-  if (idle != blocks_.end()) {
-    idle->used = 0;
-    blocks_.splice(blocks_.end(), blocks_, idle);
-    return place_in(blocks_.back());
-  }
-  const std::size_t size = std::max(bytes, kBlock);
-  if (size > most_ - taken_) return std::nullopt;
-  Block block;
-  try {
-    block.memory.resize(size);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kTooLarge) throw;
-    cudaGetLastError();
-    return std::nullopt;
-  }
-  taken_ += size;
-  blocks_.push_back(std::move(block));
+  const auto idle =
+      std::find_if(blocks_.begin(), blocks_.end(), [](const Block& block) { return block.under_way == 0; });
+  if (idle == blocks_.end() || bytes > kBlock) return std::nullopt;
+  idle->used = 0;
+  blocks_.splice(blocks_.end(), blocks_, idle);
   return place_in(blocks_.back());
 }
 
@@ -120,7 +115,8 @@ void CacheSnapshots::bring(const Copy& copy) {
   };
   for (std::size_t i = 0; i < pieces; ++i) {
     Half& half = halves_[i % 2];
-    check(cudaMemcpyAsync(half.memory.data(), copy.from + i * kPiece, piece(i), cudaMemcpyDeviceToHost, stream_),
+    check(cudaMemcpyAsync(half.memory.data(), copy.from + i * kPiece, piece(i), cudaMemcpyDeviceToHost,
+                          stream_),
           "keeping a cache");
     check(cudaEventRecord(half.arrived, stream_), "keeping a cache");
     if (i > 0) arrived(i - 1);

@@ -18,9 +18,10 @@ namespace gem::cuda {
 
 class CacheSnapshots {
  public:
-  static constexpr std::size_t kBlock = std::size_t{32} << 20;
+  static constexpr std::size_t kBlock = std::size_t{64} << 20;
 
-  // Takes up to `most` bytes of device memory, in blocks, as they are needed, and keeps them.
+  // Takes `most` bytes of device memory in whole blocks, or as many as there are: at once, as the device
+  // waits for all its work when memory is taken.
   CacheSnapshots(int device, std::size_t most);
   ~CacheSnapshots();  // when all that is under way has arrived
   CacheSnapshots(const CacheSnapshots&) = delete;
@@ -36,7 +37,7 @@ class CacheSnapshots {
     Block* block = nullptr;
     std::byte* data = nullptr;
   };
-  // None when there is no memory now. Every place that is given must be fetched.
+  // None when no block has that much now. Every place that is given must be fetched.
   std::optional<Place> reserve(std::size_t bytes);
   // Brings `bytes` at from, in `place`, as `stream` has written them by now, to `to`, which `owner` keeps.
   // One after the other: when the result is ready, so are those before. It holds what went wrong.
@@ -60,8 +61,6 @@ class CacheSnapshots {
   void bring(const Copy& copy);
 
   const int device_;
-  const std::size_t most_;
-  std::size_t taken_ = 0;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t written_ = nullptr;
   Half halves_[2];  // of the thread

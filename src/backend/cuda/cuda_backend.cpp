@@ -61,7 +61,8 @@ std::unique_ptr<KvCache> CudaBackend::new_cache(const KvPlan& plan) {
   return std::make_unique<CudaCache>(plan, g_, stream_, staging_, snapshots_);
 }
 
-// The rings of a stream, and the pages that a long prompt adds between two times that it is kept.
+// The rings of a stream, and the pages that a long prompt adds between two times that it is kept; a small
+// part of the device at most, the rest is then waited for.
 std::size_t CudaBackend::snapshot_bytes() const {
   constexpr std::size_t kFixedPositions = 8192;
   std::size_t bytes = 0;
@@ -70,7 +71,7 @@ std::size_t CudaBackend::snapshot_bytes() const {
         layer.kind == LayerKind::kSliding ? g_.window + KvPlan::kCheckpointMargin : kFixedPositions;
     bytes += positions * layer.kv_heads * layer.head_dim * 2 * sizeof(__half);
   }
-  return bytes + 2 * CacheSnapshots::kBlock;
+  return std::min<std::size_t>(bytes + 2 * CacheSnapshots::kBlock, device_.memory / 64);
 }
 
 std::unique_ptr<Backend> CudaBackend::new_assistant(const Geometry& geometry, const Weights& weights,
@@ -159,7 +160,8 @@ std::uint64_t CudaBackend::scratch_bytes(std::uint32_t rows, std::uint32_t logit
   const std::uint32_t none[2] = {};
   const std::uint64_t replies = sizes_of(logit_rows, 0, logit_rows, logit_rows, units).bytes();
   if (is_assistant()) return replies;
-  return replies + sizes_of(0, rows, logit_rows, logit_rows, none).bytes() + Gemm::kWorkspace + snapshot_bytes();
+  return replies + sizes_of(0, rows, logit_rows, logit_rows, none).bytes() + Gemm::kWorkspace +
+         snapshot_bytes();
 }
 
 std::optional<std::uint64_t> CudaBackend::device_memory() const {

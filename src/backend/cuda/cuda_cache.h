@@ -42,8 +42,8 @@ class CudaCache final : public KvCache {
 
   void copy_out(Part which, std::uint32_t first, std::uint32_t count, std::byte* out) const override;
   // Through snapshots, as far as there is memory for them.
-  std::shared_future<void> copy_out_later(Part which, std::uint32_t first, std::uint32_t count, std::byte* out,
-                                          std::shared_ptr<const void> owner) const override;
+  std::shared_future<void> copy_out_later(Part which, std::uint32_t first, std::uint32_t count,
+                                          std::byte* out, std::shared_ptr<const void> owner) const override;
   void copy_in(Part which, std::uint32_t first, std::uint32_t count, const std::byte* in) override;
 
   std::vector<float> read_key(std::uint32_t layer, std::uint32_t position) const override;
@@ -66,8 +66,8 @@ class CudaCache final : public KvCache {
     std::vector<CopiedLayer> layers;
     std::size_t bytes = 0;
   };
-  // As many layers at a time as fit the staging memory, in the order of the copy.
-  std::vector<Group> groups(Part which, std::uint32_t count) const;
+  // As many layers at a time as take `most` bytes, or one, in the order of the copy.
+  std::vector<Group> groups(Part which, std::uint32_t count, std::size_t most) const;
   // A half of the staging memory, large enough for the group, when it is not in use any more.
   CacheStaging::Half& half_for(const Group& group, std::size_t index) const;
   // Groups `begin` .. of `all`, in order.

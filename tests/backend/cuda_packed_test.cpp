@@ -27,6 +27,19 @@ constexpr MatrixKind kKinds[] = {
     {StorageType::kAffine, 8, 64}};
 const auto kKindName = [](const auto& test) { return test.param.name(); };
 
+// Every step-th row as the device reads it.
+std::vector<float> every_row(const PackedMatrix& packed, std::uint32_t step) {
+  const std::uint32_t count = packed.rows / step;
+  std::vector<RowInfo> infos(count);
+  for (std::uint32_t r = 0; r < count; ++r) infos[r].token = static_cast<std::int32_t>(r * step);
+  cudaStream_t stream = nullptr;
+  DeviceArray<RowInfo> device_infos;
+  device_infos.upload(infos, stream);
+  DeviceArray<float> out(std::size_t{count} * packed.cols);
+  gather_rows(packed, device_infos.data(), count, 1.0f, out.data(), packed.cols, stream);
+  return out.download(out.size(), stream);
+}
+
 class CudaPacked : public ::testing::TestWithParam<MatrixKind> {
  protected:
   void SetUp() override {
@@ -50,13 +63,7 @@ TEST_P(CudaPacked, RowsAreThoseOfTheHost) {
     cudaStream_t stream = nullptr;
     Packer packer(stream);
     const PackedMatrix packed = packer.pack(m);
-    std::vector<RowInfo> infos(rows);
-    for (std::uint32_t r = 0; r < rows; ++r) infos[r].token = static_cast<std::int32_t>(r);
-    DeviceArray<RowInfo> device_infos;
-    device_infos.upload(infos, stream);
-    DeviceArray<float> out(std::size_t{rows} * cols);
-    gather_rows(packed, device_infos.data(), rows, 1.0f, out.data(), cols, stream);
-    const std::vector<float> found = out.download(out.size(), stream);
+    const std::vector<float> found = every_row(packed, 1);
     std::vector<float> row(cols);
     std::size_t wrong = 0;
     for (std::uint32_t r = 0; r < rows; ++r) {
@@ -177,18 +184,12 @@ TEST(CudaPrecision, AnAssistantsLargeMatricesHaveFourBits) {
     Packer packer(stream, Precision::kFourBits);
     const PackedMatrix packed = packer.pack(m);
     EXPECT_EQ(packed.data.size(), packed_bytes(m, Precision::kFourBits));
-    const std::uint32_t some = 100;
-    std::vector<RowInfo> infos(some);
-    for (std::uint32_t r = 0; r < some; ++r) infos[r].token = static_cast<std::int32_t>(r * 40);
-    DeviceArray<RowInfo> device_infos;
-    device_infos.upload(infos, stream);
-    DeviceArray<float> out(std::size_t{some} * cols);
-    gather_rows(packed, device_infos.data(), some, 1.0f, out.data(), cols, stream);
-    const std::vector<float> found = out.download(out.size(), stream);
+    constexpr std::uint32_t kStep = 40;
+    const std::vector<float> found = every_row(packed, kStep);
     std::vector<float> row(cols);
     std::vector<std::uint8_t> blocks(*storage_bytes(StorageType::kQ4_0, cols));
-    for (std::uint32_t r = 0; r < some; ++r) {
-      m.expand_row(r * 40, row.data());
+    for (std::uint32_t r = 0; r < rows / kStep; ++r) {
+      m.expand_row(r * kStep, row.data());
       if (!kept) {
         quantize(StorageType::kQ4_0, row.data(), blocks.data(), cols);
         dequantize(StorageType::kQ4_0, blocks.data(), row.data(), cols);

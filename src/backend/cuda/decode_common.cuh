@@ -17,8 +17,8 @@ constexpr std::uint32_t kCachedRows = 32;  // whose infos are kept in shared mem
 // A piece of weights that a warp will ask for: chunks of one tile, or the same chunks of two tiles that are
 // multiplied together. The next 32 are known.
 struct Piece {
-  std::uint64_t word =
-      0;  // the address, and in the upper 12 bits its length in 16 bytes; 0: there are no more
+  // The address, and in the upper 12 bits its length in 16 bytes; 0: there are no more.
+  std::uint64_t word = 0;
 
   static __device__ __forceinline__ Piece of(const std::uint8_t* from, std::uint32_t bytes) {
     return {reinterpret_cast<std::uint64_t>(from) | std::uint64_t{bytes / 16} << 52};

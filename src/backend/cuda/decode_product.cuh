@@ -120,24 +120,20 @@ __device__ __forceinline__ void add_chunk(const std::uint8_t* from, std::uint32_
   }
 }
 
-// Adds `Chunks` chunks of each of `Tiles` tiles, one after the other, to the sums of up to four rows: rows r
-// and r + 8 of column lane % 4. With half of the products of eight rows. What they need is read before the
-// first is multiplied. Shared memory bounds this loop: columns of B without a row read those of a row that
-// there is, and in 8 bytes a lane, which are read once then.
-template <Format F, int Chunks, int Tiles>
-__device__ __forceinline__ void add_few(const std::uint8_t* from, std::uint32_t tile_bytes,
-                                        const std::uint32_t* reads, const float* sums, int lane,
-                                        float (&sum)[Tiles][1][2]) {
+// Adds `Chunks` chunks of a tile, one after the other, to the sums of up to four rows: rows r and r + 8 of
+// column lane % 4. With half of the products of eight rows. What they need is read before the first is
+// multiplied; columns of B without a row read those of a row that there is, in 8 bytes a lane, which are read
+// once then.
+template <Format F, int Chunks>
+__device__ __forceinline__ void add_few(const std::uint8_t* from, const std::uint32_t* reads,
+                                        const float* sums, int lane, float (&sum)[2]) {
   using W = Fragment<F>;
   constexpr std::uint32_t kBlock = block_words(kFewRows);
-  W weights[Chunks][Tiles];
+  W weights[Chunks];
   uint2 x[Chunks][4];
   float2 s[Chunks][2];
 #pragma unroll
-  for (int i = 0; i < Chunks; ++i) {
-#pragma unroll
-    for (int t = 0; t < Tiles; ++t) weights[i][t].load(from + i * chunk_bytes(F) + t * tile_bytes, lane);
-  }
+  for (int i = 0; i < Chunks; ++i) weights[i].load(from + i * chunk_bytes(F), lane);
 #pragma unroll
   for (int i = 0; i < 2 * Chunks; ++i) {
     x[i / 2][i % 2 * 2] = read8(reads + i * kBlock);
@@ -145,12 +141,10 @@ __device__ __forceinline__ void add_few(const std::uint8_t* from, std::uint32_t 
     if constexpr (W::kOffset || W::kMinima) s[i / 2][i % 2] = *reinterpret_cast<const float2*>(sums + i * 8);
   }
   // To the compiler a border: else it reads just before it multiplies, and waits.
-  if constexpr (Chunks * Tiles > 1) __syncwarp();
+  if constexpr (Chunks > 1) __syncwarp();
 #pragma unroll
-  for (int at_once = 0; at_once < Chunks * Tiles; ++at_once) {
-    const int chunk = at_once / Tiles;
-    const W& w = weights[chunk][at_once % Tiles];
-    float(&v)[2] = sum[at_once % Tiles][0];
+  for (int chunk = 0; chunk < Chunks; ++chunk) {
+    const W& w = weights[chunk];
     float c[W::kScales][4] = {};  // high, low of row r; of r + 8
     if constexpr (W::kOffset) {
 #pragma unroll
@@ -172,11 +166,11 @@ __device__ __forceinline__ void add_few(const std::uint8_t* from, std::uint32_t 
 #pragma unroll
     for (int k = 0; k < W::kScales; ++k) {
       const float2 scale = w.scale(k);
-      v[0] = fmaf(scale.x, c[k][0] + c[k][1], v[0]);
-      v[1] = fmaf(scale.y, c[k][2] + c[k][3], v[1]);
+      sum[0] = fmaf(scale.x, c[k][0] + c[k][1], sum[0]);
+      sum[1] = fmaf(scale.y, c[k][2] + c[k][3], sum[1]);
       if constexpr (W::kMinima) {
-        v[0] = fmaf(w.minimum[k].x, s[chunk][k].x, v[0]);
-        v[1] = fmaf(w.minimum[k].y, s[chunk][k].x, v[1]);
+        sum[0] = fmaf(w.minimum[k].x, s[chunk][k].x, sum[0]);
+        sum[1] = fmaf(w.minimum[k].y, s[chunk][k].x, sum[1]);
       }
     }
   }
@@ -276,20 +270,17 @@ __device__ __forceinline__ void multiply_tiles(const DecodeOp& op, Reader& reade
       if constexpr (!Few) {
         add_chunk<F, Groups, Tiles>(stage, tile_bytes, reads, sums, my.lane, sum);
         pass(1);
-      } else if constexpr (Tiles > 1) {
-        add_few<F, 1, Tiles>(stage, tile_bytes, reads, sums, my.lane, sum);
-        pass(1);
       } else if (n == 4) {
         // Two at a time keep the tensor cores busy.
-        add_few<F, 2, 1>(stage, 0, reads, sums, my.lane, sum);
-        add_few<F, 2, 1>(stage + 2 * kBytes, 0, reads + 2 * kChunkWords<Groups, Few>,
-                         sums + 2 * kChunkSums<Groups>, my.lane, sum);
+        add_few<F, 2>(stage, reads, sums, my.lane, sum[0][0]);
+        add_few<F, 2>(stage + 2 * kBytes, reads + 2 * kChunkWords<Groups, Few>, sums + 2 * kChunkSums<Groups>,
+                      my.lane, sum[0][0]);
         pass(4);
       } else if (n > 1) {
-        add_few<F, 2, 1>(stage, 0, reads, sums, my.lane, sum);
+        add_few<F, 2>(stage, reads, sums, my.lane, sum[0][0]);
         pass(2);
       } else {
-        add_few<F, 1, 1>(stage, 0, reads, sums, my.lane, sum);
+        add_few<F, 1>(stage, reads, sums, my.lane, sum[0][0]);
         break;
       }
     }

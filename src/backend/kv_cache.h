@@ -114,8 +114,9 @@ class KvCache {
   std::uint32_t oldest_kept() const;
   // `count` rows from position `first` on, all of them held: layer after layer, position after position.
   virtual void copy_out(Part which, std::uint32_t first, std::uint32_t count, std::byte* out) const;
-  // The same rows as they are now, at `out` when the result is ready, perhaps through another thread, whatever
-  // becomes of the cache meanwhile. `owner` keeps `out`. A result without a state: they are there already.
+  // The same rows as they are now, at `out` when the result is ready, perhaps through another thread,
+  // whatever becomes of the cache meanwhile. `owner` keeps `out`. A result without a state: they are there
+  // already.
   virtual std::shared_future<void> copy_out_later(Part which, std::uint32_t first, std::uint32_t count,
                                                   std::byte* out, std::shared_ptr<const void> owner) const;
   // To become a cache of `length` positions, forget everything, copy the fixed rows of all positions and the

@@ -434,11 +434,9 @@ void CacheStore::write(const KeptPrompt& state) {
   head.positions = state.length();
   std::copy(options_.identity.begin(), options_.identity.end(), head.identity.begin());
   head.first_ring = state.first_ring;
-  head.fixed_row = state.fixed.empty()
-                       ? 0
-                       : state.fixed.front()->size() / std::min(KeptPrompt::kPage, state.length());
-  head.ring_row =
-      state.rings != nullptr ? state.rings->size() / (state.length() - state.first_ring) : 0;
+  head.fixed_row =
+      state.fixed.empty() ? 0 : state.fixed.front()->size() / std::min(KeptPrompt::kPage, state.length());
+  head.ring_row = state.rings != nullptr ? state.rings->size() / (state.length() - state.first_ring) : 0;
   const std::optional<Sizes> sizes = sizes_of(head);
   if (!sizes) fail(ErrorCode::kFailed, "a state of {} positions has no size", head.positions);
   const std::string name = name_of(state.tokens);

@@ -128,8 +128,8 @@ bool PromptCache::keep(const KvCache& cache, std::span<const std::int32_t> token
     }
     if (next->first_ring < length) {
       auto rings = std::make_shared<KeptRows>((length - next->first_ring) * ring_row, bytes_);
-      rings->filled_by(cache.copy_out_later(KvCache::Part::kRings, next->first_ring, length - next->first_ring,
-                                            rings->data(), rings));
+      rings->filled_by(cache.copy_out_later(KvCache::Part::kRings, next->first_ring,
+                                            length - next->first_ring, rings->data(), rings));
       next->rings = std::move(rings);
     }
     states_.push_back(next);

@@ -144,8 +144,8 @@ class CudaBackend final : public Backend {
   std::vector<std::uint32_t> final_host_, logit_rows_;
   std::vector<CacheLayer> sources_;  // an assistant's: [rows][layers], what they read of the target's caches
   std::span<const float> embeddings_, hidden_;
-  std::uint32_t current_ = 0;              // layer of the last stage that has heads
-  bool prepared_ = false;                  // query_ holds the current layer's prepared queries
+  std::uint32_t current_ = 0;  // layer of the last stage that has heads
+  bool prepared_ = false;      // query_ holds the current layer's prepared queries
   // Of all caches.
   std::shared_ptr<CacheStaging> staging_;
   std::shared_ptr<CacheSnapshots> snapshots_;

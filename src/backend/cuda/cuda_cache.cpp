@@ -86,12 +86,12 @@ void CudaCache::load_slot(std::uint32_t layer, std::uint32_t slot, const std::by
   check(cudaStreamSynchronize(stream_), "writing a cache");
 }
 
-std::vector<CudaCache::Group> CudaCache::groups(Part which, std::uint32_t count, std::size_t most) const {
+std::vector<CudaCache::Group> CudaCache::groups(Part which, std::uint32_t count) const {
   std::vector<Group> all;
   for (std::uint32_t layer = 0; layer < host_.size(); ++layer) {
     if (!is(which, plan().layers[layer])) continue;
     const std::size_t more = slot_bytes(layer) * count;
-    if (all.empty() || all.back().bytes + more > most) all.emplace_back();
+    if (all.empty() || all.back().bytes + more > staging_->most) all.emplace_back();
     Group& group = all.back();
     group.layers.push_back(
         {layer, shapes_[layer].kv_heads, shapes_[layer].head_dim, group.bytes / sizeof(__half)});
@@ -110,7 +110,7 @@ CacheStaging::Half& CudaCache::half_for(const Group& group, std::size_t index) c
 }
 
 void CudaCache::copy_out(Part which, std::uint32_t first, std::uint32_t count, std::byte* out) const {
-  if (count != 0) copy_groups(groups(which, count, staging_->most), 0, first, count, out);
+  if (count != 0) copy_groups(groups(which, count), 0, first, count, out);
 }
 
 std::shared_future<void> CudaCache::copy_out_later(Part which, std::uint32_t first, std::uint32_t count,
@@ -118,7 +118,7 @@ std::shared_future<void> CudaCache::copy_out_later(Part which, std::uint32_t fir
   if (snapshots_ == nullptr) return KvCache::copy_out_later(which, first, count, out, std::move(owner));
   std::shared_future<void> last;
   if (count == 0) return last;
-  const std::vector<Group> all = groups(which, count, staging_->most);
+  const std::vector<Group> all = groups(which, count);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const Group& group = all[i];
     const std::size_t rows_at = (group.layers.size() * sizeof(CopiedLayer) + 255) / 256 * 256;
@@ -163,7 +163,7 @@ void CudaCache::copy_groups(const std::vector<Group>& all, std::size_t begin, st
 
 void CudaCache::copy_in(Part which, std::uint32_t first, std::uint32_t count, const std::byte* in) {
   if (count == 0) return;
-  const std::vector<Group> all = groups(which, count, staging_->most);
+  const std::vector<Group> all = groups(which, count);
   for (std::size_t i = 0; i < all.size(); ++i) {
     CacheStaging::Half& half = half_for(all[i], i);
     parallel_copy(half.host.data(), in, all[i].bytes);

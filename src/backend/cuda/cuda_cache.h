@@ -66,8 +66,8 @@ class CudaCache final : public KvCache {
     std::vector<CopiedLayer> layers;
     std::size_t bytes = 0;
   };
-  // As many layers at a time as take `most` bytes, or one, in the order of the copy.
-  std::vector<Group> groups(Part which, std::uint32_t count, std::size_t most) const;
+  // As many layers at a time as fit the staging memory, in the order of the copy.
+  std::vector<Group> groups(Part which, std::uint32_t count) const;
   // A half of the staging memory, large enough for the group, when it is not in use any more.
   CacheStaging::Half& half_for(const Group& group, std::size_t index) const;
   // Groups `begin` .. of `all`, in order.

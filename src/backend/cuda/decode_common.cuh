@@ -168,12 +168,9 @@ struct Parts {
 __device__ __forceinline__ void clear(float4& x) {
   x = make_float4(0, 0, 0, 0);
 }
-__device__ __forceinline__ float add(float a, float b) {
-  return a + b;
-}
 // Of `Pieces` values at v, in the order that every sum of pieces has.
-template <int Pieces, typename T>
-__device__ __forceinline__ T sum_pieces(const T* v) {
+template <int Pieces>
+__device__ __forceinline__ float4 sum_pieces(const float4* v) {
   if constexpr (Pieces == 1) return v[0];
   if constexpr (Pieces == 2) return add(v[0], v[1]);
   if constexpr (Pieces == 4) return add(add(v[0], v[1]), add(v[2], v[3]));

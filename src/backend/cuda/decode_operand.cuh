@@ -3,11 +3,10 @@
 // mantissa).
 //
 // For each pass of up to R rows (R = 8, 16 or 32), in global memory and in a block's shared memory alike:
-//   blocks [cols / 32][32 * block rows words]: 16 words of high halves a row and 16 of low ones. Lane j of
-//   four
-//          has words 4j .. 4j + 3 of either: columns 2j, 2j + 1 and 2j + 8, 2j + 9 of the first 16 columns,
-//          then those of the second (b0 and b1 of mma.m16n8k16, twice). Of up to four rows a row's high and
-//          low halves lie together; else all rows' high halves lie before their low ones.
+//   blocks [cols / 32][32 * block rows words]: 16 words of high halves a row and 16 of low ones.
+//          Lane j of four has words 4j .. 4j + 3 of either: columns 2j, 2j + 1 and 2j + 8, 2j + 9 of the
+//          first 16 columns, then those of the second (b0 and b1 of mma.m16n8k16, twice). Of up to four rows
+//          a row's high and low halves lie together; else all rows' high halves lie before their low ones.
 //   sums   [cols / 32][R floats]: kSumUnit times the sum of a block's scaled values, for codes with an offset
 //          or a minimum; of up to four rows a row's s and 16 s, else one of each row
 //   scales [slices][R]: what a slice's sums are multiplied by

@@ -38,13 +38,13 @@ struct RowVectors {
   static __device__ __forceinline__ bool inside(int i, std::uint32_t width) {
     return i + 1 < Vectors || column(i) < width;
   }
-  static __device__ __forceinline__ std::uint32_t last_column(std::uint32_t width) {
-    return column(Vectors - 1) < width ? column(Vectors - 1) : 0;
+  static __device__ __forceinline__ std::uint32_t column_to_read(int i, std::uint32_t width) {
+    return inside(i, width) ? column(i) : 0;
   }
 
   __device__ __forceinline__ void load(const float* row, std::uint32_t width) {
 #pragma unroll
-    for (int i = 0; i < Vectors; ++i) v[i] = load4(row + (i + 1 < Vectors ? column(i) : last_column(width)));
+    for (int i = 0; i < Vectors; ++i) v[i] = load4(row + column_to_read(i, width));
   }
   // What lies beyond the row.
   __device__ __forceinline__ void cut(std::uint32_t width) {
@@ -55,8 +55,7 @@ struct RowVectors {
   __device__ __forceinline__ void sum(const Parts& p, std::uint32_t row) {
     const float* at[Vectors];
 #pragma unroll
-    for (int i = 0; i < Vectors; ++i)
-      at[i] = p.row(row) + (i + 1 < Vectors ? column(i) : last_column(p.width));
+    for (int i = 0; i < Vectors; ++i) at[i] = p.row(row) + column_to_read(i, p.width);
     sum_parts<Pieces>(p, at, v);
     cut(p.width);
   }

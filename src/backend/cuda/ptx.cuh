@@ -20,12 +20,7 @@ __device__ __forceinline__ std::uint32_t block_index() {
   asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
   return i;
 }
-// To the compiler the pointer is another one afterwards.
-template <typename T>
-__device__ __forceinline__ void renew(const T*& pointer) {
-  asm volatile("" : "+l"(pointer));
-}
-// The same of a number: what is derived from it is not kept through a loop.
+// To the compiler the number is another one afterwards: what is derived from it is not kept through a loop.
 __device__ __forceinline__ void renew(std::uint32_t& number) {
   asm volatile("" : "+r"(number));
 }
@@ -60,7 +55,7 @@ __device__ __forceinline__ void add_release(unsigned* counter) {
 }
 // As the second-level cache has it, where all that was written before an add_release() is by then. To acquire
 // formally would empty the first-level cache, with the registers that a long kernel keeps there: whoever has
-// waited reads what others wrote past that cache (load_if, __ldcg).
+// waited reads what others wrote past that cache (__ldcg).
 __device__ __forceinline__ unsigned load_counter(const unsigned* counter) {
   unsigned seen = 0;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
@@ -72,33 +67,6 @@ __device__ __forceinline__ unsigned load_counter(const unsigned* counter) {
 __device__ __forceinline__ void prefetch(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
-// Loads that keep their order, so that addresses are made one after the other and need few registers. Zero
-// where not wanted.
-__device__ __forceinline__ void load_if(bool wanted, const float* p, float& v) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\nmov.f32 %0, 0f00000000;\n@p ld.global.cg.f32 %0, [%1];\n}"
-      : "=f"(v)
-      : "l"(p), "r"(static_cast<unsigned>(wanted))
-      : "memory");
-}
-__device__ __forceinline__ void load_if(bool wanted, const float2* p, float2& v) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\nmov.f32 %0, 0f00000000;\nmov.f32 %1, 0f00000000;\n"
-      "@p ld.global.cg.v2.f32 {%0, %1}, [%2];\n}"
-      : "=f"(v.x), "=f"(v.y)
-      : "l"(p), "r"(static_cast<unsigned>(wanted))
-      : "memory");
-}
-__device__ __forceinline__ void load_if(bool wanted, const float* p, float4& v) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\nmov.f32 %0, 0f00000000;\nmov.f32 %1, 0f00000000;\nmov.f32 "
-      "%2, "
-      "0f00000000;\nmov.f32 %3, 0f00000000;\n@p ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];\n}"
-      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-      : "l"(p), "r"(static_cast<unsigned>(wanted))
-      : "memory");
-}
-
 // Eight bytes of shared memory, not joined with the next eight: lanes that read the same eight are served at
 // once, of sixteen they are not.
 __device__ __forceinline__ uint2 read8(const std::uint32_t* p) {

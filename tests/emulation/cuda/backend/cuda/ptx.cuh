@@ -11,8 +11,6 @@ inline std::uint32_t thread_index() {
 inline std::uint32_t block_index() {
   return blockIdx.x;
 }
-template <typename T>
-void renew(const T*&) {}
 inline void renew(std::uint32_t&) {}
 inline void renew(float&) {}
 
@@ -37,16 +35,6 @@ inline unsigned load_counter(const unsigned* counter) {
 }
 
 inline void prefetch(const void*) {}
-inline void load_if(bool wanted, const float* p, float& v) {
-  v = wanted ? *p : 0.0f;
-}
-inline void load_if(bool wanted, const float2* p, float2& v) {
-  v = wanted ? *p : make_float2(0, 0);
-}
-inline void load_if(bool wanted, const float* p, float4& v) {
-  v = wanted ? *reinterpret_cast<const float4*>(p) : make_float4(0, 0, 0, 0);
-}
-
 inline uint2 read8(const std::uint32_t* p) {
   return {p[0], p[1]};
 }

@@ -60,7 +60,7 @@ void add_check(CLI::App& app) {
     bool passed = true;
     if (kind == BackendKind::kCuda) {
       fmt::print("decode rows\n");
-      passed = check(*model, make, o->seed, Precision::kF16, o->model.kv_type);
+      passed = check(*model, make, o->seed, Precision::kF32, o->model.kv_type);
       fmt::print("\nprompt rows\n");
       passed = check(*model, make, o->seed, Precision::kBF16, o->model.kv_type) && passed;
     } else {

@@ -332,20 +332,19 @@ bool CheckReport::passed() const {
 }
 
 double stage_bound(Stage stage, Precision precision) {
-  // f16 keeps 11 bits, bf16 8; the largest of a row's elements is some times its root mean square.
-  const bool f32 = precision == Precision::kF32;
+  // bf16 keeps 8 bits; the largest of a row's elements is some times its root mean square.
   const bool bf16 = precision == Precision::kBF16;
   switch (stage) {
     case Stage::kEmbed:
       return 1e-6;  // two roundings to f32 an element
     case Stage::kQkPrep:
-      return f32 ? 2e-5 : 3e-3;  // f32 norm and rotation; cache rows rounded to f16
+      return 2e-5;  // f32 norm and rotation
     case Stage::kFinalNorm:
       return 2e-6;
     case Stage::kAttention:
-      // f32 scores: a score of s moves its probability by s * 2^-24 * sqrt(d). f16 keys and values, and in a
-      // prompt f16 queries and probabilities: by s * 2^-11 and more.
-      return f32 ? 2e-4 : bf16 ? 3e-2 : 1e-2;
+      // f32 scores: a score of s moves its probability by s * 2^-24 * sqrt(d). Queries, keys and
+      // probabilities in f16, of a prompt: by s * 2^-11 and more.
+      return bf16 ? 3e-2 : 2e-4;
     case Stage::kAttnInput:
     case Stage::kAttnOutput:
     case Stage::kFfnOutput:
@@ -368,8 +367,7 @@ CheckReport check_stages(const Geometry& geometry, const Weights& weights, const
     std::unique_ptr<Backend> backend;
   };
   std::vector<Fault> planted = faults();
-  const bool same_kv = precision == Precision::kF32;
-  if (same_kv && kv_type && *kv_type != KvType::kF32) {
+  if (kv_type && *kv_type != KvType::kF32) {
     planted.push_back(
         {"keys and values not rounded", Stage::kQkPrep, [](Geometry&, Weights&, auto&) {}, true});
   }
@@ -391,8 +389,7 @@ CheckReport check_stages(const Geometry& geometry, const Weights& weights, const
     if (planted[i].unrounded) kv_types[i + 1] = KvType::kF32;
   }
   const std::unique_ptr<Backend> oracle = make_oracle_backend(geometry, weights);
-  Walk walk(geometry, *oracle, same_kv ? report.kv_type : KvType::kF32, tested, kv_types, seed,
-            precision == Precision::kBF16);
+  Walk walk(geometry, *oracle, report.kv_type, tested, kv_types, seed, precision == Precision::kBF16);
   for (const std::uint32_t rows : kRowCounts) {
     const auto& worst = walk.measure(rows);
     for (const auto& [stage, error] : worst.front())

@@ -46,19 +46,17 @@ struct CheckReport {
   bool passed() const;
 };
 
-// The roundings between stages that a path states, by which its bounds follow.
+// The roundings of activations that a path states, by which its bounds follow.
 enum class Precision : std::uint8_t {
-  kF32,   // f32 activations and caches (cpu)
-  kF16,   // f32-grade activations, f16 caches (cuda, decode rows)
-  kBF16,  // bf16 activations, f16 caches (cuda, prompt rows)
+  kF32,   // f32, or as good (cpu; cuda, decode rows)
+  kBF16,  // bf16 (cuda, prompt rows)
 };
 
 // How far a stage may be from the oracle, and why (docs/architecture.md, "Bounds").
 double stage_bound(Stage stage, Precision precision = Precision::kF32);
 
-// kBF16 sends the rows as prompt, else they are decode rows. With kF32 the oracle's cache has the same KV
-// type as the backend's, else none of its roundings. Error(kUsage) for a KV type that the backend does not
-// have; nothing: its first.
+// kBF16 sends the rows as prompt, else they are decode rows. The oracle's cache has the same KV type as the
+// backend's. Error(kUsage) for a KV type that the backend does not have; nothing: its first.
 CheckReport check_stages(const Geometry& geometry, const Weights& weights, const BackendMaker& make,
                          std::uint64_t seed, Precision precision = Precision::kF32,
                          std::optional<KvType> kv_type = {});

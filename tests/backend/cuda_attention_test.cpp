@@ -24,11 +24,14 @@ class CudaAttention : public ::testing::TestWithParam<std::uint32_t> {
  protected:
   // One layer's keys and values of all positions, rounded as a cache holds them, and queries, rounded as the
   // kernel rounds them.
-  void make(const Case& c) {
+  void make(const Case& c, KvType type) {
     case_ = c;
+    type_ = type;
     std::mt19937 random(c.head_dim + c.position);
     std::normal_distribution<float> normal(0, 1);
-    const auto rounded = [&](float x) { return f16_to_f32(f32_to_f16(x)); };
+    const auto rounded = [&](float x) {
+      return type == KvType::kBF16 ? bf16_to_f32(f32_to_bf16(x)) : f16_to_f32(f32_to_f16(x));
+    };
     const std::size_t keys = std::size_t{c.position + c.rows} * c.kv_heads * c.head_dim;
     keys_.resize(keys);
     values_.resize(keys);
@@ -47,7 +50,7 @@ class CudaAttention : public ::testing::TestWithParam<std::uint32_t> {
     g.window = c.window;
     g.layers.push_back(
         {c.window != 0 ? LayerKind::kSliding : LayerKind::kFull, c.head_dim, c.kv_heads, false, {}});
-    CudaCache cache(KvPlan::make(g, 512, c.rows, KvType::kF16), g, nullptr);
+    CudaCache cache(KvPlan::make(g, 512, c.rows, type_), g, nullptr);
     fill(cache);
     std::vector<RowInfo> infos(c.rows);
     std::vector<PromptTile> tiles;
@@ -70,6 +73,7 @@ class CudaAttention : public ::testing::TestWithParam<std::uint32_t> {
                    .layer = 0,
                    .shape = {kHeads, c.kv_heads, c.head_dim, false, true},
                    .window = c.window,
+                   .halves = type_ == KvType::kF16,
                    .out = out.data(),
                    .stream = nullptr},
                   block_bytes);
@@ -81,20 +85,11 @@ class CudaAttention : public ::testing::TestWithParam<std::uint32_t> {
   // As the stream's rows would have been written: those of the ring that are still there.
   void fill(CudaCache& cache) const {
     const Case& c = case_;
-    const KvCache::Part part = c.window != 0 ? KvCache::Part::kRings : KvCache::Part::kFixed;
-    const std::uint32_t stride = cache.layer(0).key_stride;
+    const std::size_t width = std::size_t{c.kv_heads} * c.head_dim;
     const std::uint32_t last = c.position + c.rows;
-    const std::uint32_t first = last - std::min(last, cache.layer(0).slots);
-    std::vector<std::uint16_t> rows;
-    for (std::uint32_t p = first; p < last; ++p) {
-      for (std::uint32_t h = 0; h < c.kv_heads; ++h) {
-        for (std::uint32_t i = 0; i < stride; ++i)
-          rows.push_back(i < c.head_dim ? f32_to_f16(keys_[(p * c.kv_heads + h) * c.head_dim + i]) : 0);
-      }
-      for (std::uint32_t i = 0; i < c.kv_heads * c.head_dim; ++i)
-        rows.push_back(f32_to_f16(values_[p * c.kv_heads * c.head_dim + i]));
-    }
-    cache.copy_in(part, first, last - first, reinterpret_cast<const std::byte*>(rows.data()));
+    for (std::uint32_t p = last - std::min(last, cache.layer(0).slots); p < last; ++p)
+      cache.write_row(0, p, std::span(keys_).subspan(p * width, width),
+                      std::span(values_).subspan(p * width, width));
   }
 
   // What a row sees of keys `first` to its own, in float64.
@@ -139,6 +134,7 @@ class CudaAttention : public ::testing::TestWithParam<std::uint32_t> {
   }
 
   Case case_{};
+  KvType type_ = KvType::kF16;
   std::vector<float> keys_, values_, query_;
 };
 
@@ -146,8 +142,13 @@ TEST_P(CudaAttention, OfAPromptIsThatOfTheFormula) {
   if (cuda_devices().empty()) GTEST_SKIP() << "no CUDA device";
   const std::uint32_t d = GetParam();
   if (d > 128 && DecodeLimits::of(0).block_bytes < 99 * 1024) GTEST_SKIP() << "too little shared memory";
-  for (const Case& c : {Case{d, 1, 0, 0, 70}, Case{d, 2, 40, 150, 37}, Case{d, 1, 0, 201, 3}}) {
-    make(c);
+  const std::tuple<Case, KvType> cases[] = {{{d, 1, 0, 0, 70}, KvType::kF16},
+                                            {{d, 2, 40, 150, 37}, KvType::kF16},
+                                            {{d, 1, 0, 201, 3}, KvType::kF16},
+                                            {{d, 2, 40, 150, 19}, KvType::kF32},
+                                            {{d, 1, 0, 0, 20}, KvType::kBF16}};
+  for (const auto& [c, type] : cases) {
+    make(c, type);
     for (const std::uint32_t kb : {227u, 99u, 60u}) {
       if (kb * 1024 > DecodeLimits::of(0).block_bytes || (kb == 60 && d > 128)) continue;
       SCOPED_TRACE(::testing::Message() << "position " << c.position << ", " << kb << " KB");

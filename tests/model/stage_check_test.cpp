@@ -1,4 +1,4 @@
-// The stage contract of the cpu backend on a small model: every stage within its bound, every planted fault
+// The stage contract of the backends on a small model: every stage within its bound, every planted fault
 // found.
 #include "model/stage_check.h"
 
@@ -8,7 +8,9 @@
 #include <cmath>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cuda/cuda.h"
 #include "base/numbers.h"
+#include "emulated.h"
 #include "engine/wrapped_backend.h"
 #include "golden.h"
 #include "model/model.h"
@@ -16,16 +18,7 @@
 namespace gem {
 namespace {
 
-class StageCheck : public ::testing::TestWithParam<std::tuple<const char*, KvType>> {};
-
-TEST_P(StageCheck, CpuHoldsItsContract) {
-  GEM_GOLDEN_OR_SKIP(path, std::string("models/dense-a/") + std::get<0>(GetParam()) + ".gguf");
-  const KvType kv_type = std::get<1>(GetParam());
-  const auto model = Model::load(path, {.any_geometry = true});
-  const CheckReport report = check_stages(
-      model->geometry(), model->weights(),
-      [](const Geometry& g, const Weights& w) { return make_cpu_backend(g, w, 1); }, 7, Precision::kF32,
-      kv_type);
+void expect_held(const CheckReport& report, KvType kv_type) {
   EXPECT_EQ(report.kv_type, kv_type);
   EXPECT_EQ(report.stages.size(), 4u * 9u);
   for (const StageResult& s : report.stages) {
@@ -37,17 +30,53 @@ TEST_P(StageCheck, CpuHoldsItsContract) {
     EXPECT_TRUE(c.red()) << c.fault << ": " << c.worst << " within " << c.bound;
 }
 
+class StageCheck : public ::testing::TestWithParam<std::tuple<const char*, KvType>> {};
+
+TEST_P(StageCheck, CpuHoldsItsContract) {
+  GEM_GOLDEN_OR_SKIP(path, std::string("models/dense-a/") + std::get<0>(GetParam()) + ".gguf");
+  const KvType kv_type = std::get<1>(GetParam());
+  const auto model = Model::load(path, {.any_geometry = true});
+  const BackendMaker make = [](const Geometry& g, const Weights& w) { return make_cpu_backend(g, w, 1); };
+  expect_held(check_stages(model->geometry(), model->weights(), make, 7, Precision::kF32, kv_type), kv_type);
+}
+
+const auto kName = [](const auto& test) {
+  std::string name = std::get<0>(test.param);
+  name += "_kv_" + std::string(kv_type_name(std::get<1>(test.param)));
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+};
+
 INSTANTIATE_TEST_SUITE_P(DenseA, StageCheck,
                          ::testing::Values(std::tuple("q4_0", KvType::kF32), std::tuple("q8_0", KvType::kF32),
                                            std::tuple("f16", KvType::kF32), std::tuple("q8_0", KvType::kF16),
                                            std::tuple("q8_0", KvType::kBF16),
                                            std::tuple("q4_0", KvType::kF16Full)),
-                         [](const auto& test) {
-                           std::string name = std::get<0>(test.param);
-                           name += "_kv_" + std::string(kv_type_name(std::get<1>(test.param)));
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         kName);
+
+class CudaStageCheck : public StageCheck {};
+
+TEST_P(CudaStageCheck, HoldsItsContract) {
+  if (cuda_devices().empty()) GTEST_SKIP() << "no CUDA device";
+  GEM_GOLDEN_OR_SKIP(path, std::string("models/dense-a/") + std::get<0>(GetParam()) + ".gguf");
+  const KvType kv_type = std::get<1>(GetParam());
+  const auto model = Model::load(path, {.any_geometry = true});
+  const BackendMaker make = [](const Geometry& g, const Weights& w) { return make_cuda_backend(g, w, {}); };
+  // The emulated device takes a minute for decode rows of one type.
+  if (testing::kEmulated && (kv_type != KvType::kF16Full || testing::kSanitized))
+    GTEST_SKIP() << "on a device";
+  for (const Precision precision : {Precision::kF32, Precision::kBF16}) {
+    if (testing::kEmulated && precision != Precision::kF32) continue;
+    SCOPED_TRACE(precision == Precision::kF32 ? "decode rows" : "prompt rows");
+    expect_held(check_stages(model->geometry(), model->weights(), make, 7, precision, kv_type), kv_type);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DenseA, CudaStageCheck,
+                         ::testing::Values(std::tuple("q4_0", KvType::kF16), std::tuple("q8_0", KvType::kF32),
+                                           std::tuple("q4_0", KvType::kBF16),
+                                           std::tuple("q8_0", KvType::kF16Full)),
+                         kName);
 
 // A cache that rounds another way than to nearest, or to another type, is found at its rounding point; what
 // comes after it is measured from the oracle's own rows.

@@ -65,11 +65,12 @@ std::unique_ptr<KvCache> CudaBackend::new_cache(const KvPlan& plan) {
 // part of the device at most, the rest is then waited for.
 std::size_t CudaBackend::snapshot_bytes() const {
   constexpr std::size_t kFixedPositions = 8192;
+  constexpr std::size_t kElement = 2;  // also where the cache keeps more
   std::size_t bytes = 0;
   for (const LayerGeometry& layer : g_.layers) {
     const std::size_t positions =
         layer.kind == LayerKind::kSliding ? g_.window + KvPlan::kCheckpointMargin : kFixedPositions;
-    bytes += positions * layer.kv_heads * layer.head_dim * 2 * sizeof(__half);
+    bytes += positions * layer.kv_heads * layer.head_dim * 2 * kElement;
   }
   return std::min<std::size_t>(bytes + 2 * CacheSnapshots::kBlock, device_.memory / 64);
 }
@@ -81,7 +82,7 @@ std::unique_ptr<Backend> CudaBackend::new_assistant(const Geometry& geometry, co
 }
 
 std::span<const KvType> CudaBackend::kv_types() const {
-  static constexpr KvType kTypes[] = {KvType::kF16};
+  static constexpr KvType kTypes[] = {KvType::kF16, KvType::kF16Full, KvType::kBF16, KvType::kF32};
   return kTypes;
 }
 
@@ -193,12 +194,17 @@ void CudaBackend::begin(const RoundRows& round) {
   tiles_host_.clear();
   sources_.clear();
   units_[0] = units_[1] = 0;
+  halves_[0] = halves_[1] = true;
   std::uint32_t r = 0;
   std::uint32_t next_decode = 0;
   std::uint32_t next_prompt = decode_rows_;
   for (const RowSpan& span : round.spans) {
     std::uint32_t& next = span.prompt ? next_prompt : next_decode;
     const auto* cache = static_cast<const CudaCache*>(span.cache);
+    for (std::size_t l = 0; l < g_.layers.size(); ++l) {
+      const CacheLayer& layer = cache->layer(g_.layers[l].kv_source.value_or(static_cast<std::uint32_t>(l)));
+      if (layer.element != KvElement::kF16) halves_[g_.layers[l].kind == LayerKind::kFull] = false;
+    }
     for (std::uint32_t at = 0; span.prompt && at < span.rows; at += kPromptTile)
       tiles_host_.push_back({next - decode_rows_ + at, std::min(kPromptTile, span.rows - at)});
     const std::uint32_t first = next;
@@ -320,6 +326,8 @@ DecodeJob CudaBackend::job(std::uint32_t phases) const {
   j.row_count = decode_rows_;
   j.units[0] = units_[0];
   j.units[1] = units_[1];
+  j.halves[0] = halves_[0];
+  j.halves[1] = halves_[1];
   j.finals = finals_device_;
   j.final_count = finals_;
   j.logit_rows = logits_device_;
@@ -505,6 +513,7 @@ void CudaBackend::prompt_attention(const DeviceLayer& l, std::uint32_t layer) {
                  .layer = layer,
                  .shape = l.shape,
                  .window = l.window,
+                 .halves = halves_[g_.layers[layer].kind == LayerKind::kFull],
                  .out = prompt_attended_.data(),
                  .stream = stream_},
                 limits_.block_bytes);

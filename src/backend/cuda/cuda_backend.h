@@ -44,7 +44,9 @@ class CudaBackend final : public Backend {
 
   std::unique_ptr<KvCache> new_cache(const KvPlan& plan) override;
   std::span<const KvType> kv_types() const override;
-  std::uint32_t kv_element_bytes(StorageType) const override { return 2; }
+  std::uint32_t kv_element_bytes(StorageType storage) const override {
+    return storage == StorageType::kF32 ? 4 : 2;
+  }
   std::uint32_t preferred_chunk() const override { return 2048; }
   bool use_less_memory() override;
   std::uint64_t scratch_bytes(std::uint32_t rows, std::uint32_t logit_rows) const override;
@@ -138,6 +140,7 @@ class CudaBackend final : public Backend {
   // The round.
   std::uint32_t rows_ = 0, decode_rows_ = 0, prompt_rows_ = 0, finals_ = 0, logit_count_ = 0;
   std::uint32_t units_[2] = {};
+  bool halves_[2] = {};
   std::vector<std::uint32_t> order_;
   std::vector<RowInfo> row_host_;
   std::vector<PromptTile> tiles_host_;

@@ -1,4 +1,4 @@
-// One stream's keys and values on the device, in f16.
+// One stream's keys and values on the device.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace gem::cuda {
 // and the host's end of their way; two of each, so that one is filled while the other is emptied.
 struct CacheStaging {
   struct Half {
-    DeviceArray<__half> rows;
+    DeviceArray<std::byte> rows;
     DeviceArray<CopiedLayer> layers;
     PinnedArray<std::byte> host;
     cudaEvent_t done = nullptr;  // what was asked for last with this half
@@ -48,6 +48,8 @@ class CudaCache final : public KvCache {
 
   std::vector<float> read_key(std::uint32_t layer, std::uint32_t position) const override;
   std::vector<float> read_value(std::uint32_t layer, std::uint32_t position) const override;
+  bool write_row(std::uint32_t layer, std::uint32_t position, std::span<const float> key,
+                 std::span<const float> value) override;
 
  protected:
   std::size_t slot_bytes(std::uint32_t layer) const override;
@@ -58,6 +60,14 @@ class CudaCache final : public KvCache {
   struct Shape {
     std::uint32_t kv_heads, head_dim;
   };
+  // A slot's copy holds the keys of all KV heads, key_stride elements each, then their values: where element
+  // `index` of either lies.
+  std::size_t key_place(std::uint32_t layer, std::size_t index) const;
+  std::size_t value_place(std::uint32_t layer, std::size_t index) const;
+  // Elements of either, of all KV heads.
+  std::size_t width(std::uint32_t layer) const {
+    return std::size_t{shapes_[layer].kv_heads} * shapes_[layer].head_dim;
+  }
   // Slots in whole chunks, so that a chunk's keys lie together.
   static KvPlan rounded(KvPlan plan);
 
@@ -79,7 +89,7 @@ class CudaCache final : public KvCache {
   std::shared_ptr<CacheSnapshots> snapshots_;
   std::vector<Shape> shapes_;
   std::vector<CacheLayer> host_;
-  DeviceArray<__half> memory_;
+  DeviceArray<std::byte> memory_;
   DeviceArray<CacheLayer> table_;
 };
 

@@ -117,25 +117,28 @@ struct Round {
       grid_wait();
     } else {
       const bool few = min(layer.shape.heads / layer.shape.kv_heads, job.most_heads) <= 8;
-      const auto attend = [&](auto octets) {
+      const auto attend = [&](auto octets, auto halves) {
         constexpr int kOctets = octets();
+        constexpr bool kHalves = halves();
         switch (width) {
           case 1:
-            return attend_all<32, Pieces, kOctets>(l);
+            return attend_all<32, Pieces, kOctets, kHalves>(l);
           case 2:
-            return attend_all<64, Pieces, kOctets>(l);
+            return attend_all<64, Pieces, kOctets, kHalves>(l);
           case 4:
-            return attend_all<128, Pieces, kOctets>(l);
+            return attend_all<128, Pieces, kOctets, kHalves>(l);
           case 8:
-            return attend_all<256, Pieces, kOctets>(l);
+            return attend_all<256, Pieces, kOctets, kHalves>(l);
           default:
-            return attend_all<512, Pieces, kOctets>(l);
+            return attend_all<512, Pieces, kOctets, kHalves>(l);
         }
       };
-      if (few) {
-        attend(std::integral_constant<int, 1>());
+      constexpr std::integral_constant<int, 1> kOne;
+      constexpr std::integral_constant<int, 2> kTwo;
+      if (job.halves[layer.kind]) {
+        few ? attend(kOne, std::true_type()) : attend(kTwo, std::true_type());
       } else {
-        attend(std::integral_constant<int, 2>());
+        few ? attend(kOne, std::false_type()) : attend(kTwo, std::false_type());
       }
       // Most blocks have nothing to attend to, and time to plan a layer's pieces.
       grid_arrive();

@@ -12,6 +12,8 @@
 // sums in the same order.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -97,6 +99,7 @@ struct DecodeJob {
   const RowInfo* rows = nullptr;
   std::uint32_t row_count = 0;
   std::uint32_t units[2] = {};  // chunks of keys of all rows, in sliding and full layers
+  bool halves[2] = {};          // all caches keep these layers' keys and values in f16
   const std::uint32_t* finals = nullptr;
   std::uint32_t final_count = 0;
   const std::uint32_t* logit_rows = nullptr;  // indices into finals

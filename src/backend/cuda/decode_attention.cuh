@@ -8,6 +8,7 @@
 #pragma once
 
 #include "backend/cuda/decode_operand.cuh"
+#include "backend/cuda/kv_element.cuh"
 
 namespace gem::cuda {
 
@@ -51,15 +52,10 @@ __device__ __forceinline__ void store_split(std::uint32_t* row, std::uint32_t el
 
 // Four neighbouring elements, the first a multiple of four.
 __device__ __forceinline__ void store_split(std::uint32_t* row, std::uint32_t element, float4 x) {
-  const __half2 h0 = __floats2half2_rn(x.x, x.y);
-  const __half2 h1 = __floats2half2_rn(x.z, x.w);
-  const float2 b0 = __half22float2(h0);
-  const float2 b1 = __half22float2(h1);
-  const __half2 l0 = __floats2half2_rn(x.x - b0.x, x.y - b0.y);
-  const __half2 l1 = __floats2half2_rn(x.z - b1.x, x.w - b1.y);
-  const auto bits = [](const __half2& h) { return *reinterpret_cast<const unsigned*>(&h); };
+  const SplitPair a = split(x.x, x.y);
+  const SplitPair b = split(x.z, x.w);
   *reinterpret_cast<uint4*>(row + element / 32 * 32 + element % 8 / 4 * 16 + element % 32 / 8 * 4) =
-      make_uint4(bits(h0), bits(l0), bits(h1), bits(l1));
+      make_uint4(a.high, a.low, b.high, b.low);
 }
 
 // The angles of all rows: formed and reduced in float64, so that they stay exact at long positions.
@@ -177,21 +173,19 @@ __device__ __forceinline__ void store_head(const HeadVector<D, Pieces>& x, const
                                            std::uint32_t kv_head, HeadKind kind) {
   const std::uint32_t d = s.head_dim;
   const std::uint32_t slot = position % cache.slots;
+  const KvElement element = cache.element;
   if (kind == HeadKind::kKey) {
-    __half* out = cache.keys + (std::size_t{kv_head} * cache.slots + slot) * cache.key_stride;
-    x.each(d, [&](std::uint32_t i, const float4& v) {
-      const __half2 halves[2] = {__floats2half2_rn(v.x, v.y), __floats2half2_rn(v.z, v.w)};
-      *reinterpret_cast<uint2*>(out + i) = *reinterpret_cast<const uint2*>(halves);
-    });
+    const std::size_t first = (std::size_t{kv_head} * cache.slots + slot) * cache.key_stride;
+    x.each(d, [&](std::uint32_t i, const float4& v) { store_elements(cache.keys, first + i, element, v); });
     return;
   }
-  __half* out = cache.values + std::size_t{kv_head} * d * cache.slots + slot;
+  const std::size_t first = std::size_t{kv_head} * d * cache.slots + slot;
   const std::size_t step = cache.slots;
   x.each(d, [&](std::uint32_t i, const float4& v) {
-    out[i * step] = __float2half_rn(v.x);
-    out[(i + 1) * step] = __float2half_rn(v.y);
-    out[(i + 2) * step] = __float2half_rn(v.z);
-    out[(i + 3) * step] = __float2half_rn(v.w);
+    store_element(cache.values, first + i * step, element, v.x);
+    store_element(cache.values, first + (i + 1) * step, element, v.y);
+    store_element(cache.values, first + (i + 2) * step, element, v.z);
+    store_element(cache.values, first + (i + 3) * step, element, v.w);
   });
 }
 
@@ -238,6 +232,11 @@ __device__ __forceinline__ void mma_group(float (&c)[4], const std::uint32_t* a,
     const unsigned quad[4] = {words.x, words.y, words.z, words.w};
     mma(c, quad, step == 0 ? b.x : b.z, step == 0 ? b.y : b.w);
   }
+}
+template <bool Halves>
+__device__ __forceinline__ void mma_group(float (&c)[4], const std::uint32_t* a, const KvWords<Halves>& b) {
+  mma_group(c, a, b.high);
+  if constexpr (!Halves) mma_group(c, a, b.low);
 }
 
 __device__ __forceinline__ const RowInfo& row_info(const DecodeJob& job, std::uint32_t row) {
@@ -323,21 +322,23 @@ __device__ __noinline__ void plan_unit(std::uint32_t index, std::uint32_t item, 
   const CacheLayer cache = plan.cache;
   const std::uint32_t begin = plan.begin;
   const std::uint32_t near_end = min(begin + U::kKeys, plan.end);
-  constexpr std::uint32_t kLines = D < 64 ? 1 : D / 64;  // of 64 halves, of a key
+  constexpr std::uint32_t kLine = 128;  // bytes
+  const std::uint32_t element = element_bytes(cache.element);
+  const std::uint32_t lines = (D * element + kLine - 1) / kLine;  // of a key
 #pragma unroll 1
-  for (std::uint32_t i = thread; i < U::kKeys * kLines; i += U::kThreadsOf) {
-    const std::uint32_t key = begin + i / kLines;
+  for (std::uint32_t i = thread; i < U::kKeys * lines; i += U::kThreadsOf) {
+    const std::uint32_t key = begin + i / lines;
     if (key >= near_end) break;
-    prefetch(cache.keys + (std::size_t{plan.kv_head} * cache.slots + key % cache.slots) * D +
-             i % kLines * 64);
+    prefetch(cache.keys + (std::size_t{plan.kv_head} * cache.slots + key % cache.slots) * D * element +
+             i % lines * kLine);
   }
   const std::uint32_t d = s.head_dim;
 #pragma unroll 1
   for (std::uint32_t i = thread; i < d; i += U::kThreadsOf) {
-    const __half* line =
-        cache.values + (std::size_t{plan.kv_head} * d + i) * cache.slots + begin % cache.slots;
-    prefetch(line);
-    if (U::kKeys > 64) prefetch(line + 64);
+    const std::byte* line =
+        cache.values + ((std::size_t{plan.kv_head} * d + i) * cache.slots + begin % cache.slots) * element;
+#pragma unroll 1
+    for (std::uint32_t at = 0; at < U::kKeys * element; at += kLine) prefetch(line + at);
   }
 }
 
@@ -409,9 +410,9 @@ __device__ __noinline__ void prepare_unit(std::uint32_t index, std::uint32_t mos
   }
 }
 
-// `Octets`: of query heads that share a KV head, at most. Waits for the product before (grid_wait) as late as
-// it can.
-template <int D, int Pieces, int Octets>
+// `Octets`: of query heads that share a KV head, at most. `Halves`: keys and values are f16. Waits for the
+// product before (grid_wait) as late as it can.
+template <int D, int Pieces, int Octets, bool Halves>
 __device__ __noinline__ void attend_all(std::uint32_t index) {
   const DecodeShared& shared = block_state();
   const DecodeJob& job = shared.job;
@@ -468,14 +469,13 @@ __device__ __noinline__ void attend_all(std::uint32_t index) {
         // Products that do not wait for each other.
         constexpr int kChains = D < 128 ? 1 : Octets == 1 ? 4 : 2;
         float c[kChains][Octets][U::kKeyTiles][4] = {};
-        const __half* keys =
-            cache.keys + (std::size_t{kv_head} * cache.slots + slot + my_key + lane / 4) * D + (lane % 4) * 8;
+        const std::size_t keys =
+            (std::size_t{kv_head} * cache.slots + slot + my_key + lane / 4) * D + (lane % 4) * 8;
 #pragma unroll 8
         for (int k = 0; k < D; k += 32) {
-          uint4 b[U::kKeyTiles];
+          KvWords<Halves> b[U::kKeyTiles];
 #pragma unroll
-          for (int n = 0; n < U::kKeyTiles; ++n)
-            b[n] = __ldcg(reinterpret_cast<const uint4*>(keys + n * 8 * D + k));
+          for (int n = 0; n < U::kKeyTiles; ++n) b[n].load(cache.keys, keys + n * 8 * D + k, cache.element);
 #pragma unroll
           for (int o = 0; o < Octets; ++o) {
 #pragma unroll
@@ -500,16 +500,18 @@ __device__ __noinline__ void attend_all(std::uint32_t index) {
         }
       }
       // The first values are on their way while the probabilities are made.
-      const __half* values =
-          cache.values + (std::size_t{kv_head} * d + column + lane / 4) * cache.slots + slot + (lane % 4) * 8;
-      const auto value = [&](int n, int k) {
-        return column + n * 8 < d
-                   ? __ldcg(reinterpret_cast<const uint4*>(values + std::size_t{n * 8u} * cache.slots + k))
-                   : make_uint4(0, 0, 0, 0);
+      const std::size_t values =
+          (std::size_t{kv_head} * d + column + lane / 4) * cache.slots + slot + (lane % 4) * 8;
+      const auto load_value = [&](KvWords<Halves>& words, int n, int k) {
+        if (column + n * 8 < d) {
+          words.load(cache.values, values + std::size_t{n * 8u} * cache.slots + k, cache.element);
+        } else {
+          words.clear();
+        }
       };
-      uint4 b[U::kOutTiles];
+      KvWords<Halves> b[U::kOutTiles];
 #pragma unroll
-      for (int n = 0; n < U::kOutTiles; ++n) b[n] = value(n, 0);
+      for (int n = 0; n < U::kOutTiles; ++n) load_value(b[n], n, 0);
       unit_sync<D>(unit);
       // Probabilities, head after head.
 #pragma unroll 1
@@ -557,10 +559,10 @@ __device__ __noinline__ void attend_all(std::uint32_t index) {
         }
 #pragma unroll
         for (int k = 0; k < U::kKeys; k += 32) {
-          uint4 next[U::kOutTiles];
+          KvWords<Halves> next[U::kOutTiles];
           if (k + 32 < U::kKeys) {
 #pragma unroll
-            for (int n = 0; n < U::kOutTiles; ++n) next[n] = value(n, k + 32);
+            for (int n = 0; n < U::kOutTiles; ++n) load_value(next[n], n, k + 32);
           }
 #pragma unroll
           for (int o = 0; o < Octets; ++o) {

@@ -1,6 +1,8 @@
 // The stages on many rows at once: a prompt's chunk. Activations between the products are bf16, sums f32.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
 
 #include "backend/cuda/rows.h"
@@ -33,7 +35,7 @@ struct PromptTile {
 constexpr std::uint32_t kPromptTile = 64;
 
 // Causal attention of prompt rows, tile by tile. Keys in blocks at fixed positions, so that a row's bits do
-// not depend on the tile it is in.
+// not depend on the tile it is in. What is multiplied is f16: also of keys and values that are kept as more.
 struct AttendPrompt {
   const float* query = nullptr;  // [rows, heads * head_dim]
   const RowInfo* rows = nullptr;
@@ -42,6 +44,7 @@ struct AttendPrompt {
   std::uint32_t layer = 0;
   HeadShape shape;
   std::uint32_t window = 0;      // 0: all keys
+  bool halves = true;            // all caches keep this layer's keys and values in f16; else of any kind
   std::uint16_t* out = nullptr;  // bf16 [rows, heads * head_dim]
   cudaStream_t stream = nullptr;
 };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/kv_element.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/prompt.h"
 #include "backend/cuda/ptx.cuh"
@@ -36,7 +37,19 @@ struct Shape {
       (WN > 1 ? WN * kRows * sizeof(float) : 0);
 };
 
-template <typename S>
+// Eight elements as f16, on their way or there already.
+template <bool Halves>
+__device__ inline void copy8(__half* to, const std::byte* base, std::size_t index, KvElement element) {
+  if constexpr (Halves) {
+    copy16(to, reinterpret_cast<const __half*>(base) + index);
+  } else {
+    KvWords<false> words;
+    words.load(base, index, element);
+    *reinterpret_cast<uint4*>(to) = words.high;
+  }
+}
+
+template <typename S, bool Halves>
 __global__ void __launch_bounds__(S::kWarps * 32)
     attend_kernel(const float* query, const RowInfo* rows, const PromptTile* tiles, std::uint32_t layer,
                   HeadShape s, std::uint32_t window, std::uint16_t* out) {
@@ -80,19 +93,20 @@ __global__ void __launch_bounds__(S::kWarps * 32)
   }
   const auto request = [&](std::uint32_t begin, int slot) {
     const std::uint32_t at = begin % cache.slots;
-    const __half* k = cache.keys + (std::size_t{kv_head} * cache.slots + at) * D;
+    const std::size_t k = (std::size_t{kv_head} * cache.slots + at) * D;
     for (std::uint32_t i = threadIdx.x; i < BK * D / 8; i += kWarps * 32) {
       const std::uint32_t r = i / (D / 8);
       const std::uint32_t c = i % (D / 8) * 8;
-      copy16(keys + slot * BK * D + piece<D>(r, c), k + std::size_t{r} * D + c);
+      copy8<Halves>(keys + slot * BK * D + piece<D>(r, c), cache.keys, k + std::size_t{r} * D + c,
+                    cache.element);
     }
-    const __half* v = cache.values + std::size_t{kv_head} * d * cache.slots + at;
+    const std::size_t v = std::size_t{kv_head} * d * cache.slots + at;
     for (std::uint32_t i = threadIdx.x; i < D * BK / 8; i += kWarps * 32) {
       const std::uint32_t r = i / (BK / 8);
       const std::uint32_t c = i % (BK / 8) * 8;
       __half* to = values + slot * BK * D + piece<BK>(r, c);
       if (r < d) {
-        copy16(to, v + std::size_t{r} * cache.slots + c);
+        copy8<Halves>(to, cache.values, v + std::size_t{r} * cache.slots + c, cache.element);
       } else {
         *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
       }
@@ -263,25 +277,25 @@ __global__ void __launch_bounds__(S::kWarps * 32)
   }
 }
 
-template <typename S>
+template <typename S, bool Halves>
 void run(const AttendPrompt& a) {
   static const bool ready = [] {
-    check(cudaFuncSetAttribute(attend_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    check(cudaFuncSetAttribute(attend_kernel<S, Halves>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(S::kShared)),
           "shared memory of a prompt's attention");
     return true;
   }();
   (void)ready;
   const dim3 grid(a.tile_count, a.shape.heads, kPromptTile / S::kRows);
-  launch(attend_kernel<S>, {grid, S::kWarps * 32, S::kShared, a.stream}, a.query, a.rows, a.tiles, a.layer,
-         a.shape, a.window, a.out);
+  launch(attend_kernel<S, Halves>, {grid, S::kWarps * 32, S::kShared, a.stream}, a.query, a.rows, a.tiles,
+         a.layer, a.shape, a.window, a.out);
   check_launch("prompt attention");
 }
 
 // The first shape that the device has the memory for.
 template <typename First, typename... Others>
 void run_first(const AttendPrompt& a, std::uint32_t block_bytes) {
-  if (First::kShared <= block_bytes) return run<First>(a);
+  if (First::kShared <= block_bytes) return a.halves ? run<First, true>(a) : run<First, false>(a);
   if constexpr (sizeof...(Others) > 0) {
     run_first<Others...>(a, block_bytes);
   } else {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/kv_element.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/prompt.h"
 #include "backend/cuda/ptx.cuh"
@@ -134,9 +135,9 @@ __global__ void __launch_bounds__(kHeadThreads)
     u[i] *= scale;
     v[i] *= scale;
     if (!is_query && !is_key) {
-      __half* out = cache.values + (std::size_t{head} * d) * cache.slots + slot;
-      out[std::size_t{p} * cache.slots] = __float2half_rn(u[i]);
-      out[std::size_t{half + p} * cache.slots] = __float2half_rn(v[i]);
+      const std::size_t first = std::size_t{head} * d * cache.slots + slot;
+      store_element(cache.values, first + std::size_t{p} * cache.slots, cache.element, u[i]);
+      store_element(cache.values, first + std::size_t{half + p} * cache.slots, cache.element, v[i]);
       continue;
     }
     const float* weight = is_query ? q_weight : k_weight;
@@ -156,9 +157,9 @@ __global__ void __launch_bounds__(kHeadThreads)
       out[p] = x;
       out[half + p] = y;
     } else {
-      __half* out = cache.keys + (std::size_t{head} * cache.slots + slot) * cache.key_stride;
-      out[p] = __float2half_rn(x);
-      out[half + p] = __float2half_rn(y);
+      const std::size_t first = (std::size_t{head} * cache.slots + slot) * cache.key_stride;
+      store_element(cache.keys, first + p, cache.element, x);
+      store_element(cache.keys, first + half + p, cache.element, y);
     }
   }
 }

@@ -1,19 +1,25 @@
 // What the kernels know of a round's rows and of the caches.
 #pragma once
 
-#include <cuda_fp16.h>
-
+#include <cstddef>
 #include <cstdint>
 
 namespace gem::cuda {
 
+// As what a cache's layer keeps its elements (kv_element.cuh reads and writes them).
+enum class KvElement : std::uint8_t { kF16, kBF16, kF32 };
+constexpr std::uint32_t element_bytes(KvElement element) {
+  return element == KvElement::kF32 ? 4 : 2;
+}
+
 // One layer of one stream's cache. Keys: [kv head][slot][key_stride]; values transposed, [kv
 // head][head_dim][slots], so that both are read along the dimension that a product sums over.
 struct CacheLayer {
-  __half* keys = nullptr;
-  __half* values = nullptr;
+  std::byte* keys = nullptr;
+  std::byte* values = nullptr;
   std::uint32_t slots = 0;       // a multiple of kKeySlots
-  std::uint32_t key_stride = 0;  // head_dim, rounded up to 32; the rest is zero
+  std::uint16_t key_stride = 0;  // head_dim, rounded up to 32; the rest is zero
+  KvElement element = KvElement::kF16;
 };
 constexpr std::uint32_t kKeySlots = 128;
 constexpr std::uint32_t kMaxGroup = 16;  // query heads of one KV head

@@ -2,7 +2,8 @@
 
 A draft for position n starts from the target's hidden row g of n - 1 and the embedding of token n; each further step
 takes the token drafted and the g the assistant itself put out. Training runs such chains teacher-forced from every
-position at once, against the target's own greedy choice, on reply tokens only.
+position at once, against the target's own greedy choice, on reply tokens only, each with the
+weight that it has when the target is trained (sums and copied text more, stories less).
 """
 import math
 import time
@@ -17,7 +18,7 @@ import model as M
 import train as TR
 
 DEPTH = 7               # drafted tokens a chain
-DECAY = .85             # loss weight of each further step
+DECAY = .95             # loss weight of each further step
 
 
 class Assistant(nn.Module):
@@ -109,7 +110,7 @@ def teach(a, m, pool, steps, max_seconds, log, rows=16, lr=3e-3, decay=.05, warm
                 want = F.linear(y, m.embed_tokens.weight).argmax(-1)      # row n: the target's token for n + 1
             E = F.embedding(x, m.embed_tokens.weight) * math.sqrt(m.c.hidden)
             full_blocks, near_blocks = TR.blocks(doc, 0), TR.blocks(doc, m.c.window)
-            reply = (w >= TR.REPLY).float()                               # row n: token n + 1 is the model's
+            reply = torch.where(w >= TR.REPLY, w, 0.)                     # row n: token n + 1 is the model's
             kv = {f: tuple(t.bfloat16() for t in kv[f]) for f in kv}
             g = shift(y, -1).float()
         total, alive, P = 0, None, a.flat()

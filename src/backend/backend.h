@@ -112,6 +112,14 @@ class Backend {
   // same results. False: nothing was done.
   virtual bool run_all() { return false; }
 
+  // Assistants: all stages of a round that has begun, in which every row has logits, `steps` times without
+  // the caller in between, each time with the best token and the next hidden row that the row has from the
+  // step before. Of step k's row i only best_logits(k * rows + i) can be read then. False: nothing was done.
+  virtual bool run_chain(std::uint32_t steps) {
+    static_cast<void>(steps);
+    return false;
+  }
+
   // Fixes the rows of the round. The caches' lengths are not changed by stages: the schedule advances them.
   virtual void begin(const RoundRows& rows) = 0;
   virtual void embed() = 0;                           // tokens -> residual

@@ -117,6 +117,10 @@ bool Sampler::penalises() const {
          params_.frequency_penalty != 0.0;
 }
 
+bool Sampler::takes_the_best() const {
+  return params_.temperature == 0.0 && !penalises() && params_.logit_bias.empty();
+}
+
 // Counts a token of the window and forgets the one that leaves it.
 void Sampler::look_at(std::int32_t token) {
   window_.push_back(token);

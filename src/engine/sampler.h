@@ -92,6 +92,8 @@ class Sampler {
 
   const SamplingParams& params() const { return params_; }
   bool penalises() const;
+  // Draws a row's best token, whatever was drawn before (or the next one, where that is suppressed).
+  bool takes_the_best() const;
   // Takes over what `other`, of the same parameters, has seen.
   void follow(const Sampler& other);
 

@@ -82,8 +82,9 @@ std::unique_ptr<Backend> make_assistant_backend(Backend& target, const Assistant
       [&assistant](std::span<const std::byte> bytes) { assistant.checkpoint().release(bytes); });
 }
 
-std::vector<float> run_chain_step(Backend& backend, const Geometry& geometry,
-                                  std::span<const ChainRow> rows) {
+namespace {
+
+void begin_step(Backend& backend, std::span<const ChainRow> rows) {
   std::vector<RowSpan> spans;
   std::vector<std::int32_t> tokens;
   std::vector<float> hidden;
@@ -95,6 +96,13 @@ std::vector<float> run_chain_step(Backend& backend, const Geometry& geometry,
     hidden.insert(hidden.end(), row.hidden.begin(), row.hidden.end());
   }
   backend.begin({spans, tokens, {}, all, all, hidden});
+}
+
+}  // namespace
+
+std::vector<float> run_chain_step(Backend& backend, const Geometry& geometry,
+                                  std::span<const ChainRow> rows) {
+  begin_step(backend, rows);
   if (!backend.run_all()) {
     backend.embed();
     for (std::uint32_t l = 0; l < geometry.layers.size(); ++l) {
@@ -110,6 +118,11 @@ std::vector<float> run_chain_step(Backend& backend, const Geometry& geometry,
     backend.post_project();
   }
   return backend.read(Activation::kNext);
+}
+
+bool run_greedy_chain(Backend& backend, std::span<const ChainRow> rows, std::uint32_t steps) {
+  begin_step(backend, rows);
+  return backend.run_chain(steps);
 }
 
 }  // namespace gem

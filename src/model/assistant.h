@@ -62,4 +62,8 @@ struct ChainRow {
 // vectors are returned, [rows, backbone]. The caches are only read; each must hold a position.
 std::vector<float> run_chain_step(Backend& backend, const Geometry& geometry, std::span<const ChainRow> rows);
 
+// `steps` steps of every chain, each from the best token of the step before: the backend's best_logits(k *
+// rows + i) are what row i has at step k. False where the backend has no faster way for it than step by step.
+bool run_greedy_chain(Backend& backend, std::span<const ChainRow> rows, std::uint32_t steps);
+
 }  // namespace gem

@@ -107,7 +107,17 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
+__global__ void take_kernel(const BestRow* best, std::uint32_t rows, RowInfo* infos) {
+  const std::uint32_t row = blockIdx.x * blockDim.x + threadIdx.x;
+  if (row < rows) infos[row].token = best[row].count > 0 ? best[row].best[0].token : -1;
+}
+
 }  // namespace
+
+void take_best(const BestRow* best, std::uint32_t rows, RowInfo* infos, cudaStream_t stream) {
+  launch(take_kernel, {(rows + 63) / 64, 64, 0, stream}, best, rows, infos);
+  check_launch("the next tokens of chains");
+}
 
 void find_best(const float* logits, std::uint32_t rows, std::uint32_t vocab, float* maxima, BestRow* out,
                cudaStream_t stream) {

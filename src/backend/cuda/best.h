@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "backend/cuda/device.h"
+#include "backend/cuda/rows.h"
 #include "backend/scored_token.h"
 
 namespace gem::cuda {
@@ -24,5 +25,7 @@ constexpr bool best_serves(std::uint32_t vocab) {
 // logits [rows, vocab]; `maxima`: [rows, kMostGroups], work space.
 void find_best(const float* logits, std::uint32_t rows, std::uint32_t vocab, float* maxima, BestRow* out,
                cudaStream_t stream);
+// Every row's best token as the one that it has next; below zero where count is 0.
+void take_best(const BestRow* best, std::uint32_t rows, RowInfo* infos, cudaStream_t stream);
 
 }  // namespace gem::cuda

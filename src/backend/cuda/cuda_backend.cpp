@@ -11,6 +11,7 @@ namespace {
 
 // Up to so many rows every block of the decode kernel makes the rows that it multiplies; more are shared out.
 constexpr std::uint32_t kFusedRows = 2;
+constexpr std::uint32_t kMostSteps = 16;          // of an assistant's chains, without a look in between
 constexpr std::size_t kSmallestRound = 64 << 10;  // bytes of a round's description
 
 }  // namespace
@@ -139,6 +140,7 @@ CudaBackend::RoundSizes CudaBackend::sizes_of(std::uint32_t decode_rows, std::ui
   n.head = parts(g_.hidden) * pieces * std::min(logit_rows, in_pass) * g_.vocab;
   n.logits = std::size_t{logit_rows} * g_.vocab;
   n.best = best_serves(g_.vocab) ? logit_rows : 0;
+  n.best_rows = n.best * (is_assistant() ? kMostSteps : 1);
   if (is_assistant()) {
     n.pairs = std::size_t{decode_rows} * 2 * g_.backbone;
     n.next = std::size_t{final_rows} * g_.backbone;
@@ -150,7 +152,7 @@ std::uint64_t CudaBackend::RoundSizes::bytes() const {
   const std::size_t floats = residual + query + between + qkv + branch + both + operand + operand_sums +
                              operand_scales + sums + 2 * turns + 2 * stats + prompt_qkv + prompt_both +
                              prompt_hidden + finals + head + logits + pairs + next;
-  return floats * sizeof(float) + best * (kMostGroups * sizeof(float) + sizeof(BestRow)) +
+  return floats * sizeof(float) + best * kMostGroups * sizeof(float) + best_rows * sizeof(BestRow) +
          (prompt_hidden + prompt_attended + prompt_activated + expanded) * 2;
 }
 
@@ -268,8 +270,8 @@ void CudaBackend::reserve() {
   finals_host_.reserve(n.finals);
   finals_fetched_ = false;
   maxima_.reserve(n.best * kMostGroups);
-  best_.reserve(n.best);
-  best_host_.reserve(n.best);
+  best_.reserve(n.best_rows);
+  best_host_.reserve(n.best_rows);
   logits_fetched_.assign(logit_count_, false);
   pairs_.reserve(n.pairs);
   next_.reserve(n.next);
@@ -312,7 +314,7 @@ void CudaBackend::upload_round() {
   copy_to(round_device_.data(), round_host_.data(), bytes);
   std::byte* base = round_device_.data();
   barrier_ = reinterpret_cast<unsigned*>(base + barrier);
-  rows_device_ = reinterpret_cast<const RowInfo*>(base + rows);
+  rows_device_ = reinterpret_cast<RowInfo*>(base + rows);
   tiles_device_ = reinterpret_cast<const PromptTile*>(base + tiles);
   finals_device_ = reinterpret_cast<const std::uint32_t*>(base + finals);
   logits_device_ = reinterpret_cast<const std::uint32_t*>(base + logits);
@@ -462,7 +464,7 @@ void CudaBackend::fetch_results() {
   wait("running a round");
 }
 
-bool CudaBackend::run_all() {
+void CudaBackend::start_stages() {
   embed();
   for (std::uint32_t l = 0; prompt_rows_ > 0 && l < model_.layers.size(); ++l) {
     const DeviceLayer& layer = model_.layers[l];
@@ -483,8 +485,30 @@ bool CudaBackend::run_all() {
     j.end_op = j.layer_count * kOpsOfLayer + (finals_ > 0 ? 1 : 0);
     decode(j, limits_, model_.sizes, stream_);
   }
+}
+
+bool CudaBackend::run_all() {
+  start_stages();
   if (is_assistant()) post_project();
   if (logit_count_ > 0) fetch_results();
+  return true;
+}
+
+bool CudaBackend::run_chain(std::uint32_t steps) {
+  if (!is_assistant() || !best_serves(g_.vocab) || steps > kMostSteps || logit_count_ != rows_) return false;
+  for (std::uint32_t step = 0; step < steps; ++step) {
+    BestRow* best = best_.data() + std::size_t{step} * rows_;
+    if (step > 0) {
+      take_best(best - rows_, rows_, rows_device_, stream_);
+      multiply_rows(model_.post, final_rows_.data(), finals_, next_.data(), stream_);
+      hidden_device_ = next_.data();
+      check(cudaMemsetAsync(barrier_, 0, sizeof(unsigned), stream_), "a chain");
+    }
+    start_stages();
+    find_best(logits_.data(), rows_, g_.vocab, maxima_.data(), best, stream_);
+  }
+  fetch(best_host_.data(), best_.data(), std::size_t{steps} * rows_);
+  wait("running a chain");
   return true;
 }
 

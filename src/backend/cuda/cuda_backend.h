@@ -72,6 +72,7 @@ class CudaBackend final : public Backend {
   void head() override;
   void post_project() override;
   bool run_all() override;
+  bool run_chain(std::uint32_t steps) override;
 
   std::vector<float> read(Activation which) const override;
   void write(Activation which, std::span<const float> values) override;
@@ -85,7 +86,7 @@ class CudaBackend final : public Backend {
                 operand_sums = 0, operand_scales = 0, sums = 0, turns = 0, stats = 0;
     std::size_t prompt_qkv = 0, prompt_both = 0, prompt_hidden = 0, prompt_attended = 0, prompt_activated = 0,
                 expanded = 0;
-    std::size_t finals = 0, head = 0, logits = 0, best = 0, pairs = 0, next = 0;
+    std::size_t finals = 0, head = 0, logits = 0, best = 0, best_rows = 0, pairs = 0, next = 0;
     std::uint64_t bytes() const;
   };
   // Rows of a pass of the decode kernel in a round of so many.
@@ -94,6 +95,8 @@ class CudaBackend final : public Backend {
                       std::uint32_t final_rows, const std::uint32_t (&units)[2]) const;
   void reserve();
   void upload_round();
+  // Starts all stages of the round up to its logits.
+  void start_stages();
   // The round as the decode kernel gets it, with those phases of one layer, or of all.
   DecodeJob job(std::uint32_t phases) const;
   void run_stage(std::uint32_t layer, std::uint32_t phases);
@@ -156,7 +159,7 @@ class CudaBackend final : public Backend {
   PinnedArray<std::byte> round_host_;
   DeviceArray<std::byte> round_device_;
   unsigned* barrier_ = nullptr;
-  const RowInfo* rows_device_ = nullptr;
+  RowInfo* rows_device_ = nullptr;
   const PromptTile* tiles_device_ = nullptr;
   const std::uint32_t* finals_device_ = nullptr;
   const std::uint32_t* logits_device_ = nullptr;

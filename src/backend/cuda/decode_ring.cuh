@@ -305,6 +305,7 @@ struct Reader {
     request<Pieces>(warp, next_piece++, slot_at, barrier, once);
   }
   __device__ __forceinline__ void leave() const {
+    __syncwarp();  // all lanes have read it
     if (thread_index() % 32 == 0) block_state().readers[warp] = {slot, parity, next_piece};
     __syncwarp();
   }

@@ -11,6 +11,10 @@ struct State final : DraftState {
   std::vector<float> hidden;  // the target's row before the pending token; empty: none since a roll-back
 };
 
+bool ends(const DraftTurn& turn, std::int32_t token) {
+  return std::find(turn.end_tokens.begin(), turn.end_tokens.end(), token) != turn.end_tokens.end();
+}
+
 bool finite(std::span<const float> values) {
   return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
 }
@@ -49,6 +53,11 @@ DraftOutlook MtpDrafter::outlook(const DraftState& state, std::span<const std::i
   return {DraftKind::kModel, static_cast<const State&>(state).hidden.empty() ? 0 : options_.most, true};
 }
 
+ChainRow MtpDrafter::row_of(const DraftTurn& turn, std::span<const float> hidden) const {
+  const std::uint32_t position = turn.cache->length() - (options_.position_before ? 1 : 0);
+  return {turn.cache, position, turn.drafts.empty() ? turn.tokens.back() : turn.drafts.back(), hidden};
+}
+
 // The draft that follows from a step's row of logits, if any.
 void MtpDrafter::take(DraftTurn& turn, std::uint32_t row) const {
   const std::size_t position = turn.tokens.size() + turn.drafts.size();
@@ -70,6 +79,39 @@ void MtpDrafter::take(DraftTurn& turn, std::uint32_t row) const {
   }
 }
 
+bool MtpDrafter::propose_at_once(std::span<DraftTurn* const> turns, std::span<const float> hidden) {
+  const std::size_t width = assistant_.geometry().backbone;
+  std::vector<ChainRow> rows;
+  std::uint32_t steps = 0;
+  for (const DraftTurn* turn : turns) {
+    if (turn->distributions || !turn->sampler->takes_the_best()) return false;
+    rows.push_back(row_of(*turn, hidden.subspan(rows.size() * width, width)));
+    steps = std::max(steps, turn->most);
+  }
+  if (steps == 0 || !run_greedy_chain(*backend_, rows, steps)) return false;
+  const auto best = [&](std::size_t step, std::size_t i) {
+    return backend_->best_logits(static_cast<std::uint32_t>(step * turns.size() + i));
+  };
+  // A row that has to be looked at as a whole (a NaN in it): it is not there any more.
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    for (std::uint32_t k = 0; k < turns[i]->most; ++k) {
+      if (best(k, i).empty()) return false;
+    }
+  }
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    DraftTurn& turn = *turns[i];
+    for (std::uint32_t k = 0; k < turn.most; ++k) {
+      const auto token = turn.sampler->draw_from_best(best(k, i), turn.tokens.size() + turn.drafts.size());
+      if (!token) break;
+      turn.drafts.push_back(*token);
+      turn.sampler->see_reply(*token);
+      // The chain went on from its best token, also where that is one that may not be drawn.
+      if (*token != best(k, i).front().token || ends(turn, *token)) break;
+    }
+  }
+  return true;
+}
+
 void MtpDrafter::propose(std::span<DraftTurn> turns) {
   const std::size_t width = assistant_.geometry().backbone;
   std::vector<DraftTurn*> active;
@@ -83,14 +125,11 @@ void MtpDrafter::propose(std::span<DraftTurn> turns) {
     active.push_back(&turn);
     hidden.insert(hidden.end(), row.begin(), row.end());
   }
+  if (propose_at_once(active, hidden)) return;
   while (!active.empty()) {
     std::vector<ChainRow> rows;
-    for (std::size_t i = 0; i < active.size(); ++i) {
-      const DraftTurn& turn = *active[i];
-      const std::uint32_t position = turn.cache->length() - (options_.position_before ? 1 : 0);
-      const std::int32_t token = turn.drafts.empty() ? turn.tokens.back() : turn.drafts.back();
-      rows.push_back({turn.cache, position, token, std::span(hidden).subspan(i * width, width)});
-    }
+    for (std::size_t i = 0; i < active.size(); ++i)
+      rows.push_back(row_of(*active[i], std::span(hidden).subspan(i * width, width)));
     const std::vector<float> next = run_chain_step(*backend_, assistant_.geometry(), rows);
     std::vector<DraftTurn*> going;
     hidden.clear();
@@ -99,8 +138,7 @@ void MtpDrafter::propose(std::span<DraftTurn> turns) {
       const std::size_t before = turn.drafts.size();
       take(turn, static_cast<std::uint32_t>(i));
       if (turn.drafts.size() == before || turn.drafts.size() == turn.most) continue;
-      const auto& ends = turn.end_tokens;
-      if (std::find(ends.begin(), ends.end(), turn.drafts.back()) != ends.end()) continue;
+      if (ends(turn, turn.drafts.back())) continue;
       going.push_back(&turn);
       const auto row = std::span(next).subspan(i * width, width);
       hidden.insert(hidden.end(), row.begin(), row.end());

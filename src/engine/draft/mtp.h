@@ -28,7 +28,12 @@ class MtpDrafter final : public Drafter {
   void roll_back(DraftState& state, std::uint32_t length) override;
 
  private:
+  // The row of a turn's next step.
+  ChainRow row_of(const DraftTurn& turn, std::span<const float> hidden) const;
   void take(DraftTurn& turn, std::uint32_t row) const;
+  // All drafts of chains of best tokens, without a look in between. False, and nothing drafted: one after the
+  // other, as elsewhere.
+  bool propose_at_once(std::span<DraftTurn* const> turns, std::span<const float> hidden);
 
   const Assistant& assistant_;
   std::unique_ptr<Backend> backend_;

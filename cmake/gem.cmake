@@ -53,7 +53,7 @@ endfunction()
 function(gem_test name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${name}/*.cpp)
   if(NOT GEM_WITH_CUDA)  # tests of the kernels' own parts
-    list(FILTER sources EXCLUDE REGEX "/tests/backend/cuda_")
+    list(FILTER sources EXCLUDE REGEX "/tests/(backend/cuda_|engine/cuda_draw)")
   endif()
   if(NOT sources)
     return()

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "backend/geometry.h"
+#include "backend/keyed_draw.h"
 #include "backend/kv_cache.h"
 #include "backend/scored_token.h"
 #include "base/error.h"
@@ -113,12 +114,19 @@ class Backend {
   virtual bool run_all() { return false; }
 
   // Assistants: all stages of a round that has begun, in which every row has logits, `steps` times without
-  // the caller in between, each time with the best token and the next hidden row that the row has from the
-  // step before. Of step k's row i only best_logits(k * rows + i) can be read then. False: nothing was done.
-  virtual bool run_chain(std::uint32_t steps) {
+  // the caller in between, each time with the next hidden row that the row has from the step before, and the
+  // token that `draws` (one a row, a position further at every step) take from its best ones. tokens [steps,
+  // rows]: what they took; below zero where the row has to be looked at as a whole. Of step k's row i only
+  // best_logits(k * rows + i) can be read then. False: nothing was done.
+  virtual bool run_chain(std::uint32_t steps, std::span<const KeyedDraw> draws,
+                         std::span<std::int32_t> tokens) {
     static_cast<void>(steps);
+    static_cast<void>(draws);
+    static_cast<void>(tokens);
     return false;
   }
+  // How many of a row's best tokens best_logits() has, where it has them.
+  virtual std::uint32_t most_best() const { return 0; }
 
   // Fixes the rows of the round. The caches' lengths are not changed by stages: the schedule advances them.
   virtual void begin(const RoundRows& rows) = 0;

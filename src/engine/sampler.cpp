@@ -12,27 +12,9 @@ namespace {
 
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
-// The finaliser of splitmix64: every input bit reaches every output bit.
-std::uint64_t mix(std::uint64_t x) {
-  x ^= x >> 30;
-  x *= 0xbf58476d1ce4e5b9u;
-  x ^= x >> 27;
-  x *= 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio, odd
-
-double keyed_uniform(std::uint64_t seed, std::uint64_t position, std::uint64_t token) {
-  std::uint64_t h = mix(seed + kGolden);
-  h = mix(h ^ (position * kGolden + 1));
-  h = mix(h ^ (token * kGolden + 2));
-  // 53 bits in the middle of their cells: never 0 or 1, so that logarithms of it are finite.
-  return (static_cast<double>(h >> 11) + 0.5) * 0x1p-53;
-}
-
 std::uint64_t purpose_seed(std::uint64_t seed, DrawPurpose purpose) {
-  return purpose == DrawPurpose::kReply ? seed : mix(seed ^ (static_cast<std::uint64_t>(purpose) * kGolden));
+  return purpose == DrawPurpose::kReply ? seed
+                                        : mixed(seed ^ (static_cast<std::uint64_t>(purpose) * kGolden));
 }
 
 void check(bool good, const char* field, double value, const char* expected) {
@@ -117,8 +99,15 @@ bool Sampler::penalises() const {
          params_.frequency_penalty != 0.0;
 }
 
-bool Sampler::takes_the_best() const {
-  return params_.temperature == 0.0 && !penalises() && params_.logit_bias.empty();
+std::optional<KeyedDraw> Sampler::draw_of_best(std::uint64_t position, std::uint32_t most) const {
+  if (penalises() || !params_.logit_bias.empty()) return std::nullopt;
+  if (params_.temperature != 0.0 && (params_.top_k == 0 || params_.top_k > most)) return std::nullopt;
+  return KeyedDraw{.temperature = params_.temperature,
+                   .top_k = params_.top_k,
+                   .top_p = params_.top_p,
+                   .min_p = params_.min_p,
+                   .seed = params_.seed,
+                   .position = position};
 }
 
 // Counts a token of the window and forgets the one that leaves it.

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/keyed_draw.h"
 
 namespace gem {
 
@@ -92,8 +93,9 @@ class Sampler {
 
   const SamplingParams& params() const { return params_; }
   bool penalises() const;
-  // Draws a row's best token, whatever was drawn before (or the next one, where that is suppressed).
-  bool takes_the_best() const;
+  // What draw_from_best() does at `position` with up to `most` best tokens of a row, where it needs nothing
+  // else (but that suppressed tokens are not among them).
+  std::optional<KeyedDraw> draw_of_best(std::uint64_t position, std::uint32_t most) const;
   // Takes over what `other`, of the same parameters, has seen.
   void follow(const Sampler& other);
 

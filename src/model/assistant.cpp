@@ -120,9 +120,10 @@ std::vector<float> run_chain_step(Backend& backend, const Geometry& geometry,
   return backend.read(Activation::kNext);
 }
 
-bool run_greedy_chain(Backend& backend, std::span<const ChainRow> rows, std::uint32_t steps) {
+bool run_chain(Backend& backend, std::span<const ChainRow> rows, std::uint32_t steps,
+               std::span<const KeyedDraw> draws, std::span<std::int32_t> tokens) {
   begin_step(backend, rows);
-  return backend.run_chain(steps);
+  return backend.run_chain(steps, draws, tokens);
 }
 
 }  // namespace gem

@@ -62,8 +62,9 @@ struct ChainRow {
 // vectors are returned, [rows, backbone]. The caches are only read; each must hold a position.
 std::vector<float> run_chain_step(Backend& backend, const Geometry& geometry, std::span<const ChainRow> rows);
 
-// `steps` steps of every chain, each from the best token of the step before: the backend's best_logits(k *
-// rows + i) are what row i has at step k. False where the backend has no faster way for it than step by step.
-bool run_greedy_chain(Backend& backend, std::span<const ChainRow> rows, std::uint32_t steps);
+// `steps` steps of every chain, each from the token that the row's draw takes of the step before
+// (Backend::run_chain). False where the backend has no faster way for it than step by step.
+bool run_chain(Backend& backend, std::span<const ChainRow> rows, std::uint32_t steps,
+               std::span<const KeyedDraw> draws, std::span<std::int32_t> tokens);
 
 }  // namespace gem

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <utility>
 
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/decode.h"
 #include "backend/expect_product.h"
 #include "backend/random_storage.h"
 #include "base/numbers.h"
@@ -22,7 +24,7 @@ struct SmallModel {
   Weights w;
   std::vector<std::unique_ptr<RandomMatrix>> kept;
 
-  SmallModel(std::uint32_t heads, std::uint32_t vocab) {
+  SmallModel(std::uint32_t heads, std::uint32_t vocab, std::uint32_t kv_heads = 1) {
     g.hidden = g.ffn = 256;
     g.heads = heads;
     g.window = 64;
@@ -31,12 +33,12 @@ struct SmallModel {
     g.norm_epsilon = 1e-6f;
     g.rope_base_sliding = g.rope_base_full = 1e4;
     g.embedding_multiplier = 1;
-    g.layers = {{LayerKind::kSliding, 64, 1, false}};
+    g.layers = {{LayerKind::kSliding, 64, kv_heads, false}};
     w.layers.resize(1);
     LayerWeights& l = w.layers[0];
     l.q = matrix(heads * 64, g.hidden);
-    l.k = matrix(64, g.hidden);
-    l.v = matrix(64, g.hidden);
+    l.k = matrix(kv_heads * 64, g.hidden);
+    l.v = matrix(kv_heads * 64, g.hidden);
     l.o = matrix(g.hidden, heads * 64);
     l.gate = matrix(g.ffn, g.hidden);
     l.up = matrix(g.ffn, g.hidden);
@@ -61,12 +63,16 @@ class CudaDecode : public ::testing::Test {
   }
 };
 
-// Of every length of context, for heads that fill a product and for more: what is left out of queries or
-// probabilities is beyond f32 (a low half forgotten is 2e-4).
+// Of every length of context, for heads that fill a product and for more, and for so many KV heads that a
+// unit takes two blocks of keys: what is left out of queries or probabilities is beyond f32 (a low half
+// forgotten is 2e-4).
 TEST_F(CudaDecode, AttentionIsThatOfTheFormula) {
   constexpr std::uint32_t kRows = 37;
-  for (const std::uint32_t heads : {2u, 8u, 12u}) {
-    const SmallModel m(heads, 64);
+  EXPECT_EQ(key_chunks(0, kRows - 1, 32, 1).length, 32u);
+  EXPECT_EQ(key_chunks(0, kRows - 1, 32, 96).length, 64u);
+  for (const auto& [heads, kv_heads] : {std::pair(2u, 1u), {8u, 1u}, {12u, 1u}, {96u, 96u}}) {
+    const SmallModel m(heads, 64, kv_heads);
+    const std::uint32_t width = kv_heads * 64;  // of a row's keys, then of its values
     const auto backend = make_cuda_backend(m.g, m.w);
     const auto cache = backend->new_cache(KvPlan::make(m.g, 64, 64, KvType::kF16));
     std::vector<std::int32_t> tokens(kRows);
@@ -82,17 +88,18 @@ TEST_F(CudaDecode, AttentionIsThatOfTheFormula) {
     cache->advance(kRows);
     using Part = KvCache::Part;
     const Part part = cache->row_bytes(Part::kRings) != 0 ? Part::kRings : Part::kFixed;
-    ASSERT_EQ(cache->row_bytes(part), 2u * 128);
-    std::vector<std::uint16_t> rows(std::size_t{kRows} * 128);
+    ASSERT_EQ(cache->row_bytes(part), 2u * 2 * width);
+    std::vector<std::uint16_t> rows(std::size_t{kRows} * 2 * width);
     cache->copy_out(part, 0, kRows, reinterpret_cast<std::byte*>(rows.data()));
     double worst = 0;
     for (std::uint32_t r = 0; r < kRows; ++r) {
       for (std::uint32_t h = 0; h < heads; ++h) {
         const std::size_t at = (std::size_t{r} * heads + h) * 64;
+        const std::uint16_t* keys = rows.data() + h / (heads / kv_heads) * 64;
         std::vector<double> p(r + 1);
         for (std::uint32_t key = 0; key <= r; ++key) {
           for (std::size_t i = 0; i < 64; ++i)
-            p[key] += double{q[at + i]} * double{f16_to_f32(rows[key * 128 + i])};
+            p[key] += double{q[at + i]} * double{f16_to_f32(keys[key * 2 * width + i])};
         }
         const double most = *std::max_element(p.begin(), p.end());
         double total = 0;
@@ -102,7 +109,7 @@ TEST_F(CudaDecode, AttentionIsThatOfTheFormula) {
         for (std::size_t i = 0; i < 64; ++i) {
           double y = 0;
           for (std::uint32_t key = 0; key <= r; ++key)
-            y += p[key] * double{f16_to_f32(rows[key * 128 + 64 + i])};
+            y += p[key] * double{f16_to_f32(keys[(key * 2 + 1) * width + i])};
           y /= total;
           difference += std::pow(y - double{found[at + i]}, 2);
           size += y * y;

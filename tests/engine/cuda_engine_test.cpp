@@ -2,6 +2,10 @@
 // same with more streams and settings on the CPU: draft_test.cpp, engine_test.cpp.)
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+#include <set>
+
 #include "backend/cuda/cuda.h"
 #include "engine/collector.h"
 #include "engine/draft/combined.h"
@@ -9,6 +13,7 @@
 #include "engine/engine.h"
 #include "model/assistant.h"
 #include "model/model.h"
+#include "model/schedule.h"
 
 namespace gem {
 namespace {
@@ -75,6 +80,75 @@ TEST_F(CudaEngine, DraftedTogetherEqualsPlainAlone) {
   for (std::uint32_t i = 0; i < kStreams; ++i) EXPECT_EQ(sinks[i].tokens, expected[i]) << "stream " << i;
   EXPECT_GT(drafted, accepted);
   EXPECT_GT(accepted, 0u);
+}
+
+// A chain without a look in between is what one step after the other gives, drawn by the sampler.
+TEST_F(CudaEngine, ChainsAtOnceEqualThoseStepByStep) {
+  const auto drafter = make_assistant_backend(*backend_, *assistant_);
+  const Geometry& g = model_->geometry();
+  std::vector<std::unique_ptr<KvCache>> caches;
+  std::vector<ChainRow> rows;
+  std::vector<std::vector<float>> hidden;
+  for (const std::uint32_t n : {5u, 33u, 12u}) {
+    caches.push_back(backend_->new_cache(KvPlan::make(g, n, n, choose_kv_type(*backend_, {}))));
+    std::vector<std::int32_t> ids(n);
+    for (std::uint32_t i = 0; i < n; ++i) ids[i] = static_cast<std::int32_t>(500 + (i * 37 + n) % 3000);
+    const Span span[] = {{caches.back().get(), ids, {}, Wanted::kNothing, Wanted::kLast, true}};
+    run_round(*backend_, g.layers.size(), span);
+    hidden.push_back(backend_->read(Activation::kFinal));
+  }
+  for (std::size_t i = 0; i < caches.size(); ++i)
+    rows.push_back({caches[i].get(), caches[i]->length(), static_cast<std::int32_t>(900 + i), hidden[i]});
+
+  // The best token; drawn from many; from few, and those that are probable enough.
+  const KeyedDraw draws[] = {
+      {},
+      {.temperature = 1.5, .top_k = 128, .seed = 9, .position = 70},
+      {.temperature = 3, .top_k = 20, .top_p = 0.9, .min_p = 0.05, .seed = 5, .position = 3}};
+  const auto sampler = [&](std::size_t i) {
+    SamplingParams p;
+    p.temperature = draws[i].temperature;
+    p.top_k = draws[i].top_k;
+    p.top_p = draws[i].top_p;
+    p.min_p = draws[i].min_p;
+    p.seed = draws[i].seed;
+    return Sampler(p, {});
+  };
+  constexpr std::uint32_t kSteps = 4;
+  std::vector<std::int32_t> taken(kSteps * rows.size());
+  ASSERT_TRUE(run_chain(*drafter, rows, kSteps, draws, taken));
+  std::vector<std::vector<ScoredToken>> found;
+  for (std::uint32_t i = 0; i < kSteps * rows.size(); ++i) {
+    const auto best = drafter->best_logits(i);
+    found.emplace_back(best.begin(), best.end());
+  }
+  std::set<std::int32_t> tokens;
+  bool best_alone = true;
+  for (std::uint32_t step = 0; step < kSteps; ++step) {
+    const std::vector<float> next = run_chain_step(*drafter, assistant_->geometry(), rows);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const auto best = drafter->best_logits(static_cast<std::uint32_t>(i));
+      const std::vector<ScoredToken>& chain = found[step * rows.size() + i];
+      ASSERT_EQ(best.size(), drafter->most_best());
+      EXPECT_TRUE(std::equal(best.begin(), best.end(), chain.begin(), chain.end(),
+                             [](const ScoredToken& a, const ScoredToken& b) {
+                               return a.token == b.token && a.logit == b.logit;
+                             }))
+          << "step " << step << ", row " << i;
+      const auto drawn = sampler(i).draw_from_best(best, draws[i].position + step);
+      ASSERT_TRUE(drawn.has_value());
+      EXPECT_EQ(taken[step * rows.size() + i], *drawn) << "step " << step << ", row " << i;
+      best_alone &= *drawn == best.front().token;
+      rows[i].token = *drawn;
+      tokens.insert(*drawn);
+      hidden[i].assign(next.begin() + static_cast<std::ptrdiff_t>(i * g.hidden),
+                       next.begin() + static_cast<std::ptrdiff_t>((i + 1) * g.hidden));
+      rows[i].hidden = hidden[i];
+    }
+  }
+  EXPECT_GT(tokens.size(), 5u);  // not the same one again and again
+  EXPECT_FALSE(best_alone);
+  EXPECT_FALSE(run_chain(*drafter, rows, 17, draws, taken));
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <list>
 #include <map>
-#include <set>
 
 #include "backend/cpu/cpu.h"
 #include "backend/cuda/cuda.h"
@@ -231,59 +230,6 @@ TEST(Assistant, ChainsTogetherEqualAlone) {
 TEST(Assistant, CudaChainsTogetherEqualAlone) {
   if (cuda_devices().empty()) GTEST_SKIP() << "no CUDA device";
   expect_chains_together_as_alone(BackendKind::kCuda);
-}
-
-// A chain of best tokens without a look in between is what one after the other gives; all of its best tokens.
-TEST(Assistant, CudaGreedyChainsEqualThoseStepByStep) {
-  if (cuda_devices().empty()) GTEST_SKIP() << "no CUDA device";
-  const std::string models = std::string(GEM_SOURCE_DIR) + "/models/";
-  const auto model = Model::load(models + "gem-demo.gguf");
-  const auto assistant = Assistant::load(models + "mtp-gem-demo.gguf", *model);
-  const auto backend = make_backend(BackendKind::kCuda, *model, 1);
-  const auto drafter = make_assistant_backend(*backend, *assistant);
-  const Geometry& g = model->geometry();
-  std::vector<std::unique_ptr<KvCache>> caches;
-  std::vector<ChainRow> rows;
-  std::vector<std::vector<float>> hidden;
-  for (const std::uint32_t n : {5u, 33u, 12u}) {
-    caches.push_back(backend->new_cache(KvPlan::make(g, n, n, choose_kv_type(*backend, {}))));
-    std::vector<std::int32_t> ids(n);
-    for (std::uint32_t i = 0; i < n; ++i) ids[i] = static_cast<std::int32_t>(500 + (i * 37 + n) % 3000);
-    const Span span[] = {{caches.back().get(), ids, {}, Wanted::kNothing, Wanted::kLast, true}};
-    run_round(*backend, g.layers.size(), span);
-    hidden.push_back(backend->read(Activation::kFinal));
-  }
-  for (std::size_t i = 0; i < caches.size(); ++i)
-    rows.push_back({caches[i].get(), caches[i]->length(), static_cast<std::int32_t>(900 + i), hidden[i]});
-
-  constexpr std::uint32_t kSteps = 4;
-  ASSERT_TRUE(run_greedy_chain(*drafter, rows, kSteps));
-  std::vector<std::vector<ScoredToken>> found;
-  for (std::uint32_t i = 0; i < kSteps * rows.size(); ++i) {
-    const auto best = drafter->best_logits(i);
-    found.emplace_back(best.begin(), best.end());
-  }
-  std::set<std::int32_t> tokens;
-  for (std::uint32_t step = 0; step < kSteps; ++step) {
-    const std::vector<float> next = run_chain_step(*drafter, assistant->geometry(), rows);
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const auto best = drafter->best_logits(static_cast<std::uint32_t>(i));
-      const std::vector<ScoredToken>& chain = found[step * rows.size() + i];
-      ASSERT_FALSE(best.empty());
-      EXPECT_TRUE(std::equal(best.begin(), best.end(), chain.begin(), chain.end(),
-                             [](const ScoredToken& a, const ScoredToken& b) {
-                               return a.token == b.token && a.logit == b.logit;
-                             }))
-          << "step " << step << ", row " << i;
-      rows[i].token = best.front().token;
-      tokens.insert(rows[i].token);
-      hidden[i].assign(next.begin() + static_cast<std::ptrdiff_t>(i * g.hidden),
-                       next.begin() + static_cast<std::ptrdiff_t>((i + 1) * g.hidden));
-      rows[i].hidden = hidden[i];
-    }
-  }
-  EXPECT_GT(tokens.size(), 3u);  // not the same one again and again
-  EXPECT_FALSE(run_greedy_chain(*drafter, rows, 17));
 }
 
 std::string refusal(const std::function<void()>& what) {

@@ -107,15 +107,59 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-__global__ void take_kernel(const BestRow* best, std::uint32_t rows, RowInfo* infos) {
-  const std::uint32_t row = blockIdx.x * blockDim.x + threadIdx.x;
-  if (row < rows) infos[row].token = best[row].count > 0 ? best[row].best[0].token : -1;
+struct Drawn {
+  double weights[kBest];
+  double scores[kBest];
+};
+
+// One block a row, one thread a token; the sums in order, as the sampler has them (engine/sampler.cpp).
+__global__ void __launch_bounds__(kBest)
+    draw_kernel(const BestRow* best, const KeyedDraw* draws, std::uint32_t step, RowInfo* infos,
+                std::int32_t* tokens) {
+  Drawn& s = block_shared<Drawn>();
+  const BestRow& row = best[blockIdx.x];
+  const KeyedDraw& draw = draws[blockIdx.x];
+  const std::uint32_t thread = threadIdx.x;
+  const bool greedy = draw.temperature == 0;
+  const std::uint32_t count = min(row.count, greedy ? 1u : draw.top_k);
+  const auto give = [&](std::int32_t token) {
+    infos[blockIdx.x].token = token;
+    tokens[blockIdx.x] = token;
+  };
+  if (thread == 0 && count == 0) give(-1);
+  const ScoredToken mine = row.best[thread];
+  const double peak = static_cast<double>(row.best[0].logit);
+  const double t = greedy ? 1.0 : draw.temperature;
+  const double weight = thread < count ? exp((static_cast<double>(mine.logit) - peak) / t) : 0.0;
+  s.weights[thread] = weight;
+  __syncthreads();
+  double before = 0;
+  double total = 0;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (i == thread) before = total;
+    total += s.weights[i];
+  }
+  const bool all = draw.top_p >= 1 && draw.min_p <= 0;
+  const bool kept =
+      thread < count && (thread == 0 || all || (before < draw.top_p * total && weight >= draw.min_p));
+  double score = -INFINITY;
+  if (kept) {
+    const double u = keyed_uniform(draw.seed, draw.position + step, static_cast<std::uint32_t>(mine.token));
+    score = greedy ? 0.0 : static_cast<double>(mine.logit) / t - log(-log(u));
+  }
+  s.scores[thread] = score;
+  __syncthreads();
+  bool first = kept;
+  for (std::uint32_t i = 0; i < count; ++i)
+    first &= i == thread || s.scores[i] < score || (i > thread && s.scores[i] == score);
+  if (first) give(mine.token);
 }
 
 }  // namespace
 
-void take_best(const BestRow* best, std::uint32_t rows, RowInfo* infos, cudaStream_t stream) {
-  launch(take_kernel, {(rows + 63) / 64, 64, 0, stream}, best, rows, infos);
+void draw_best(const BestRow* best, const KeyedDraw* draws, std::uint32_t rows, std::uint32_t step,
+               RowInfo* infos, std::int32_t* tokens, cudaStream_t stream) {
+  launch(draw_kernel, {rows, kBest, 0, stream}, best, draws, step, infos, tokens);
   check_launch("the next tokens of chains");
 }
 

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/device.h"
 #include "backend/cuda/rows.h"
+#include "backend/keyed_draw.h"
 #include "backend/scored_token.h"
 
 namespace gem::cuda {
@@ -25,7 +26,9 @@ constexpr bool best_serves(std::uint32_t vocab) {
 // logits [rows, vocab]; `maxima`: [rows, kMostGroups], work space.
 void find_best(const float* logits, std::uint32_t rows, std::uint32_t vocab, float* maxima, BestRow* out,
                cudaStream_t stream);
-// Every row's best token as the one that it has next; below zero where count is 0.
-void take_best(const BestRow* best, std::uint32_t rows, RowInfo* infos, cudaStream_t stream);
+// Of each row's best tokens the one that its draw takes, `step` positions after the draw's own, as the row's
+// next one and into `tokens`; below zero where the row has no best tokens.
+void draw_best(const BestRow* best, const KeyedDraw* draws, std::uint32_t rows, std::uint32_t step,
+               RowInfo* infos, std::int32_t* tokens, cudaStream_t stream);
 
 }  // namespace gem::cuda

@@ -159,7 +159,9 @@ std::uint64_t CudaBackend::RoundSizes::bytes() const {
 // As many decode rows as have logits, all of them at the end of a long context; and a prompt's chunk on a
 // lane.
 std::uint64_t CudaBackend::scratch_bytes(std::uint32_t rows, std::uint32_t logit_rows) const {
-  const std::uint32_t units[2] = {kMostUnits * logit_rows, kMostUnits * logit_rows};
+  std::uint32_t units[2];
+  for (int kind = 0; kind < 2; ++kind)
+    units[kind] = std::max(2u, kMostUnits / std::max(1u, model_.kv_heads[kind])) * logit_rows;
   const std::uint32_t none[2] = {};
   const std::uint64_t replies = sizes_of(logit_rows, 0, logit_rows, logit_rows, units).bytes();
   if (is_assistant()) return replies;
@@ -226,7 +228,7 @@ void CudaBackend::begin(const RoundRows& round) {
         if (model_.head_dims[kind] == 0) continue;
         info.first_unit[kind] = units_[kind];
         info.unit_count[kind] = key_chunks(first_key(info.position, kind == 0 ? g_.window : 0), info.last_key,
-                                           key_block(model_.head_dims[kind]))
+                                           key_block(model_.head_dims[kind]), model_.kv_heads[kind])
                                     .count;
         units_[kind] += info.unit_count[kind];
       }
@@ -494,21 +496,28 @@ bool CudaBackend::run_all() {
   return true;
 }
 
-bool CudaBackend::run_chain(std::uint32_t steps) {
+bool CudaBackend::run_chain(std::uint32_t steps, std::span<const KeyedDraw> draws,
+                            std::span<std::int32_t> tokens) {
   if (!is_assistant() || !best_serves(g_.vocab) || steps > kMostSteps || logit_count_ != rows_) return false;
+  const std::size_t count = std::size_t{steps} * rows_;
+  taken_.reserve(count);
+  taken_host_.reserve(count);
+  draws_.upload(draws, stream_);
   for (std::uint32_t step = 0; step < steps; ++step) {
-    BestRow* best = best_.data() + std::size_t{step} * rows_;
     if (step > 0) {
-      take_best(best - rows_, rows_, rows_device_, stream_);
       multiply_rows(model_.post, final_rows_.data(), finals_, next_.data(), stream_);
       hidden_device_ = next_.data();
       check(cudaMemsetAsync(barrier_, 0, sizeof(unsigned), stream_), "a chain");
     }
     start_stages();
-    find_best(logits_.data(), rows_, g_.vocab, maxima_.data(), best, stream_);
+    const std::size_t at = std::size_t{step} * rows_;
+    find_best(logits_.data(), rows_, g_.vocab, maxima_.data(), best_.data() + at, stream_);
+    draw_best(best_.data() + at, draws_.data(), rows_, step, rows_device_, taken_.data() + at, stream_);
   }
-  fetch(best_host_.data(), best_.data(), std::size_t{steps} * rows_);
+  fetch(best_host_.data(), best_.data(), count);
+  fetch(taken_host_.data(), taken_.data(), count);
   wait("running a chain");
+  std::copy_n(taken_host_.data(), count, tokens.begin());
   return true;
 }
 

@@ -1,6 +1,7 @@
 // The backend's rounds: decode rows through the persistent kernel, prompt rows through tiles and cuBLASLt.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -72,7 +73,9 @@ class CudaBackend final : public Backend {
   void head() override;
   void post_project() override;
   bool run_all() override;
-  bool run_chain(std::uint32_t steps) override;
+  bool run_chain(std::uint32_t steps, std::span<const KeyedDraw> draws,
+                 std::span<std::int32_t> tokens) override;
+  std::uint32_t most_best() const override { return best_serves(g_.vocab) ? std::min(kBest, g_.vocab) : 0; }
 
   std::vector<float> read(Activation which) const override;
   void write(Activation which, std::span<const float> values) override;
@@ -177,6 +180,10 @@ class CudaBackend final : public Backend {
   PinnedArray<float> next_host_, finals_host_;
   bool finals_fetched_ = false;
   PinnedArray<BestRow> best_host_;
+  // Of chains without a look in between.
+  DeviceArray<KeyedDraw> draws_;
+  DeviceArray<std::int32_t> taken_;
+  PinnedArray<std::int32_t> taken_host_;
   // Rows of logits as far as they were asked for.
   mutable PinnedArray<float> logits_host_;
   mutable std::vector<bool> logits_fetched_;

@@ -122,6 +122,7 @@ struct DecodeJob {
   float* query = nullptr;             // [rows, heads * head_dim] (kPhasePrepare)
   const double* frequencies[2] = {};  // of sliding and full layers, [head_dim / 2]: radians a position
   std::uint32_t head_dims[2] = {};
+  std::uint32_t kv_heads[2] = {};  // the most of any layer
   float2* turns = nullptr;  // [rows][256 + 256]: cosine and sine of every pair's angle, sliding then full
   float* sums = nullptr;    // [units][heads][head_dim]
   float2* stats = nullptr;  // [units][heads]: maximum and sum
@@ -139,23 +140,25 @@ struct DecodeJob {
   std::uint32_t most_heads = 0;  // that a unit of attention takes at once
 };
 
-// Chunks of keys are the units of work of attention. Their length depends on the row's own keys.
+// Chunks of keys are the units of work of attention, one for each KV head. Their length depends on the row's
+// own keys and the layer's heads: as short as makes no more units than a large device takes at once, since the
+// others would wait for a second round of a few.
 struct KeyChunks {
   std::uint32_t length = 0;  // keys
   std::uint32_t first = 0;   // index of the first chunk that the row sees
   std::uint32_t count = 0;
 };
-constexpr std::uint32_t kMostUnits = 256;
+constexpr std::uint32_t kMostUnits = 256;  // of a row and all KV heads; a row has two chunks in any case
 // The first key that a row sees.
 __host__ __device__ inline std::uint32_t first_key(std::uint32_t position, std::uint32_t window) {
   return window != 0 && position + 1 > window ? position + 1 - window : 0;
 }
 // Of a row that sees keys first .. last; `block`: keys that a block takes at a time, 32 or a quarter of the
 // head width.
-__host__ __device__ inline KeyChunks key_chunks(std::uint32_t first, std::uint32_t last,
-                                                std::uint32_t block) {
+__host__ __device__ inline KeyChunks key_chunks(std::uint32_t first, std::uint32_t last, std::uint32_t block,
+                                                std::uint32_t kv_heads) {
   std::uint32_t length = block;
-  while ((last - first) / length + 2 > kMostUnits) length *= 2;
+  while (length <= last - first && ((last - first) / length + 2) * kv_heads > kMostUnits) length *= 2;
   return {length, first / length, last / length - first / length + 1};
 }
 __host__ __device__ inline std::uint32_t key_block(std::uint32_t head_dim) {

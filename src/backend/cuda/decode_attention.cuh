@@ -301,7 +301,7 @@ __device__ __noinline__ void plan_unit(std::uint32_t index, std::uint32_t item, 
     const RowInfo& info = row_info(job, low);
     const std::uint32_t last = info.last_key;
     const std::uint32_t first = first_key(info.position, layer.window);
-    const KeyChunks chunks = key_chunks(first, last, U::kKeys);
+    const KeyChunks chunks = key_chunks(first, last, U::kKeys, job.kv_heads[layer.kind]);
     const std::uint32_t begin = (chunks.first + chunk - info.first_unit[layer.kind]) * chunks.length;
     const std::uint32_t end = min(begin + chunks.length, last + 1);
     plan.row = low;

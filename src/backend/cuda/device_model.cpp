@@ -59,12 +59,14 @@ DeviceModel::DeviceModel(const Geometry& geometry, const DecodeLimits& limits)
       fail(ErrorCode::kRefused, "the cuda backend shares keys among at most {} query heads", kMaxGroup);
     if (l.head_dim > 512 || l.head_dim % 8 != 0)
       fail(ErrorCode::kRefused, "the cuda backend has no attention for heads {} wide", l.head_dim);
-    std::uint32_t& known = head_dims[l.kind == LayerKind::kSliding ? 0 : 1];
+    const int kind = l.kind == LayerKind::kSliding ? 0 : 1;
+    std::uint32_t& known = head_dims[kind];
     if (known != 0 && known != l.head_dim)
       fail(ErrorCode::kRefused,
            "the cuda backend runs one head width for all layers of a kind, here are {} and {}", known,
            l.head_dim);
     known = l.head_dim;
+    kv_heads[kind] = std::max(kv_heads[kind], l.kv_heads);
   }
   if (g_.hidden > kWidestRow || g_.hidden % 4 != 0 || g_.ffn % 4 != 0 || g_.vocab % 4 != 0)
     fail(ErrorCode::kRefused, "the cuda backend has no kernels for a hidden width of {}, {} and {}",
@@ -260,6 +262,7 @@ void DeviceModel::describe(DecodeJob& job) const {
   for (int kind = 0; kind < 2; ++kind) {
     job.frequencies[kind] = frequency_tables[kind].data();
     job.head_dims[kind] = head_dims[kind];
+    job.kv_heads[kind] = kv_heads[kind];
   }
   std::copy(cuts_.begin(), cuts_.end(), job.cuts);
   job.output_norm = output_norm.data();

@@ -63,6 +63,7 @@ class DeviceModel {
   std::vector<DecodeOp> host_ops;
   DecodeSizes sizes;
   std::uint32_t head_dims[2] = {};  // of sliding and full layers; 0: there is none
+  std::uint32_t kv_heads[2] = {};   // the most of any layer
 
  private:
   DeviceLayer make_layer(const LayerWeights& weights, std::size_t index, Packer& packer,

@@ -82,31 +82,33 @@ void MtpDrafter::take(DraftTurn& turn, std::uint32_t row) const {
 bool MtpDrafter::propose_at_once(std::span<DraftTurn* const> turns, std::span<const float> hidden) {
   const std::size_t width = assistant_.geometry().backbone;
   std::vector<ChainRow> rows;
+  std::vector<KeyedDraw> draws;
   std::uint32_t steps = 0;
   for (const DraftTurn* turn : turns) {
-    if (turn->distributions || !turn->sampler->takes_the_best()) return false;
+    const auto draw = turn->sampler->draw_of_best(turn->tokens.size(), backend_->most_best());
+    if (turn->distributions || !draw) return false;
     rows.push_back(row_of(*turn, hidden.subspan(rows.size() * width, width)));
+    draws.push_back(*draw);
     steps = std::max(steps, turn->most);
   }
-  if (steps == 0 || !run_greedy_chain(*backend_, rows, steps)) return false;
-  const auto best = [&](std::size_t step, std::size_t i) {
-    return backend_->best_logits(static_cast<std::uint32_t>(step * turns.size() + i));
-  };
-  // A row that has to be looked at as a whole (a NaN in it): it is not there any more.
+  std::vector<std::int32_t> taken(steps * turns.size());
+  if (steps == 0 || !run_chain(*backend_, rows, steps, draws, taken)) return false;
   for (std::size_t i = 0; i < turns.size(); ++i) {
     for (std::uint32_t k = 0; k < turns[i]->most; ++k) {
-      if (best(k, i).empty()) return false;
+      if (taken[k * turns.size() + i] < 0) return false;
     }
   }
   for (std::size_t i = 0; i < turns.size(); ++i) {
     DraftTurn& turn = *turns[i];
     for (std::uint32_t k = 0; k < turn.most; ++k) {
-      const auto token = turn.sampler->draw_from_best(best(k, i), turn.tokens.size() + turn.drafts.size());
+      const std::size_t at = k * turns.size() + i;
+      const auto token = turn.sampler->draw_from_best(backend_->best_logits(static_cast<std::uint32_t>(at)),
+                                                      turn.tokens.size() + turn.drafts.size());
       if (!token) break;
       turn.drafts.push_back(*token);
       turn.sampler->see_reply(*token);
-      // The chain went on from its best token, also where that is one that may not be drawn.
-      if (*token != best(k, i).front().token || ends(turn, *token)) break;
+      // The chain went on from what it took: another one where that may not be drawn, or by a rounding.
+      if (*token != taken[at] || ends(turn, *token)) break;
     }
   }
   return true;

@@ -31,8 +31,8 @@ class MtpDrafter final : public Drafter {
   // The row of a turn's next step.
   ChainRow row_of(const DraftTurn& turn, std::span<const float> hidden) const;
   void take(DraftTurn& turn, std::uint32_t row) const;
-  // All drafts of chains of best tokens, without a look in between. False, and nothing drafted: one after the
-  // other, as elsewhere.
+  // All drafts of chains that are drawn from best tokens, without a look in between. False, and nothing
+  // drafted: one after the other.
   bool propose_at_once(std::span<DraftTurn* const> turns, std::span<const float> hidden);
 
   const Assistant& assistant_;

@@ -84,25 +84,30 @@ std::unique_ptr<Backend> make_assistant_backend(Backend& target, const Assistant
 
 namespace {
 
-void begin_step(Backend& backend, std::span<const ChainRow> rows) {
+// A step's rows, which a backend may look at until the round has ended.
+struct StepRows {
   std::vector<RowSpan> spans;
   std::vector<std::int32_t> tokens;
   std::vector<float> hidden;
   std::vector<std::uint32_t> all;
-  for (const ChainRow& row : rows) {
-    all.push_back(static_cast<std::uint32_t>(spans.size()));
-    spans.push_back({row.cache, row.position, 1, false});
-    tokens.push_back(row.token);
-    hidden.insert(hidden.end(), row.hidden.begin(), row.hidden.end());
+
+  explicit StepRows(std::span<const ChainRow> rows) {
+    for (const ChainRow& row : rows) {
+      all.push_back(static_cast<std::uint32_t>(spans.size()));
+      spans.push_back({row.cache, row.position, 1, false});
+      tokens.push_back(row.token);
+      hidden.insert(hidden.end(), row.hidden.begin(), row.hidden.end());
+    }
   }
-  backend.begin({spans, tokens, {}, all, all, hidden});
-}
+  RoundRows round() const { return {spans, tokens, {}, all, all, hidden}; }
+};
 
 }  // namespace
 
 std::vector<float> run_chain_step(Backend& backend, const Geometry& geometry,
                                   std::span<const ChainRow> rows) {
-  begin_step(backend, rows);
+  const StepRows step(rows);
+  backend.begin(step.round());
   if (!backend.run_all()) {
     backend.embed();
     for (std::uint32_t l = 0; l < geometry.layers.size(); ++l) {
@@ -122,7 +127,8 @@ std::vector<float> run_chain_step(Backend& backend, const Geometry& geometry,
 
 bool run_chain(Backend& backend, std::span<const ChainRow> rows, std::uint32_t steps,
                std::span<const KeyedDraw> draws, std::span<std::int32_t> tokens) {
-  begin_step(backend, rows);
+  const StepRows step(rows);
+  backend.begin(step.round());
   return backend.run_chain(steps, draws, tokens);
 }
 

@@ -58,6 +58,12 @@ ChainRow MtpDrafter::row_of(const DraftTurn& turn, std::span<const float> hidden
   return {turn.cache, position, turn.drafts.empty() ? turn.tokens.back() : turn.drafts.back(), hidden};
 }
 
+std::optional<KeyedDraw> MtpDrafter::settled_by_best(const DraftTurn& turn) const {
+  const std::uint32_t most = backend_->most_best();
+  if (most == 0 || turn.distributions) return std::nullopt;
+  return turn.sampler->draw_of_best(turn.tokens.size(), most);
+}
+
 // The draft that follows from a step's row of logits, if any.
 void MtpDrafter::take(DraftTurn& turn, std::uint32_t row) const {
   const std::size_t position = turn.tokens.size() + turn.drafts.size();
@@ -79,20 +85,17 @@ void MtpDrafter::take(DraftTurn& turn, std::uint32_t row) const {
   }
 }
 
-bool MtpDrafter::propose_at_once(std::span<DraftTurn* const> turns, std::span<const float> hidden) {
-  const std::size_t width = assistant_.geometry().backbone;
+bool MtpDrafter::propose_at_once(std::span<DraftTurn* const> turns) {
   std::vector<ChainRow> rows;
   std::vector<KeyedDraw> draws;
   std::uint32_t steps = 0;
   for (const DraftTurn* turn : turns) {
-    const auto draw = turn->sampler->draw_of_best(turn->tokens.size(), backend_->most_best());
-    if (turn->distributions || !draw) return false;
-    rows.push_back(row_of(*turn, hidden.subspan(rows.size() * width, width)));
-    draws.push_back(*draw);
+    rows.push_back(row_of(*turn, static_cast<const State&>(*turn->state).hidden));
+    draws.push_back(*settled_by_best(*turn));
     steps = std::max(steps, turn->most);
   }
   std::vector<std::int32_t> taken(steps * turns.size());
-  if (steps == 0 || !run_chain(*backend_, rows, steps, draws, taken)) return false;
+  if (!run_chain(*backend_, rows, steps, draws, taken)) return false;
   for (std::size_t i = 0; i < turns.size(); ++i) {
     for (std::uint32_t k = 0; k < turns[i]->most; ++k) {
       if (taken[k * turns.size() + i] < 0) return false;
@@ -114,29 +117,22 @@ bool MtpDrafter::propose_at_once(std::span<DraftTurn* const> turns, std::span<co
   return true;
 }
 
-void MtpDrafter::propose(std::span<DraftTurn> turns) {
+void MtpDrafter::propose_by_steps(std::vector<DraftTurn*> turns) {
   const std::size_t width = assistant_.geometry().backbone;
-  std::vector<DraftTurn*> active;
-  std::vector<float> hidden;  // [active, width]
-  for (DraftTurn& turn : turns) {
-    turn.kind = DraftKind::kModel;
-    turn.most = std::min(turn.most, options_.most);
-    const auto& row = static_cast<const State&>(*turn.state).hidden;
-    // A row that is not finite is the target's own failure, which its next draw reports.
-    if (turn.most == 0 || row.empty() || !finite(row)) continue;
-    active.push_back(&turn);
+  std::vector<float> hidden;  // [turns, width]
+  for (const DraftTurn* turn : turns) {
+    const auto& row = static_cast<const State&>(*turn->state).hidden;
     hidden.insert(hidden.end(), row.begin(), row.end());
   }
-  if (propose_at_once(active, hidden)) return;
-  while (!active.empty()) {
+  while (!turns.empty()) {
     std::vector<ChainRow> rows;
-    for (std::size_t i = 0; i < active.size(); ++i)
-      rows.push_back(row_of(*active[i], std::span(hidden).subspan(i * width, width)));
+    for (std::size_t i = 0; i < turns.size(); ++i)
+      rows.push_back(row_of(*turns[i], std::span(hidden).subspan(i * width, width)));
     const std::vector<float> next = run_chain_step(*backend_, assistant_.geometry(), rows);
     std::vector<DraftTurn*> going;
     hidden.clear();
-    for (std::size_t i = 0; i < active.size(); ++i) {
-      DraftTurn& turn = *active[i];
+    for (std::size_t i = 0; i < turns.size(); ++i) {
+      DraftTurn& turn = *turns[i];
       const std::size_t before = turn.drafts.size();
       take(turn, static_cast<std::uint32_t>(i));
       if (turn.drafts.size() == before || turn.drafts.size() == turn.most) continue;
@@ -145,8 +141,24 @@ void MtpDrafter::propose(std::span<DraftTurn> turns) {
       const auto row = std::span(next).subspan(i * width, width);
       hidden.insert(hidden.end(), row.begin(), row.end());
     }
-    active = std::move(going);
+    turns = std::move(going);
   }
+}
+
+void MtpDrafter::propose(std::span<DraftTurn> turns) {
+  std::vector<DraftTurn*> at_once;
+  std::vector<DraftTurn*> by_steps;
+  for (DraftTurn& turn : turns) {
+    turn.kind = DraftKind::kModel;
+    turn.most = std::min(turn.most, options_.most);
+    const auto& row = static_cast<const State&>(*turn.state).hidden;
+    // A row that is not finite is the target's own failure, which its next draw reports.
+    if (turn.most == 0 || row.empty() || !finite(row)) continue;
+    (settled_by_best(turn) ? at_once : by_steps).push_back(&turn);
+  }
+  if (!at_once.empty() && !propose_at_once(at_once))
+    by_steps.insert(by_steps.end(), at_once.begin(), at_once.end());
+  propose_by_steps(std::move(by_steps));
 }
 
 }  // namespace gem

@@ -1,6 +1,9 @@
 // Drafts by an MTP assistant (model/assistant.h): a chain of steps for every stream, all chains in one pass.
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "engine/draft/drafter.h"
 #include "model/assistant.h"
 
@@ -31,9 +34,12 @@ class MtpDrafter final : public Drafter {
   // The row of a turn's next step.
   ChainRow row_of(const DraftTurn& turn, std::span<const float> hidden) const;
   void take(DraftTurn& turn, std::uint32_t row) const;
-  // All drafts of chains that are drawn from best tokens, without a look in between. False, and nothing
-  // drafted: one after the other.
-  bool propose_at_once(std::span<DraftTurn* const> turns, std::span<const float> hidden);
+  // The draws of a turn, where the best tokens of a row settle them and the backend has those.
+  std::optional<KeyedDraw> settled_by_best(const DraftTurn& turn) const;
+  // All drafts of turns whose draws are settled so, without a look in between. False, and nothing drafted:
+  // the backend has no way for that, or a row has to be looked at as a whole.
+  bool propose_at_once(std::span<DraftTurn* const> turns);
+  void propose_by_steps(std::vector<DraftTurn*> turns);
 
   const Assistant& assistant_;
   std::unique_ptr<Backend> backend_;

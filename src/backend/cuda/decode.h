@@ -141,8 +141,8 @@ struct DecodeJob {
 };
 
 // Chunks of keys are the units of work of attention, one for each KV head. Their length depends on the row's
-// own keys and the layer's heads: as short as makes no more units than a large device takes at once, since the
-// others would wait for a second round of a few.
+// own keys and the layer's heads: as short as makes no more units than a large device takes at once, since
+// the others would wait for a second round of a few.
 struct KeyChunks {
   std::uint32_t length = 0;  // keys
   std::uint32_t first = 0;   // index of the first chunk that the row sees

@@ -151,5 +151,38 @@ TEST_F(CudaEngine, ChainsAtOnceEqualThoseStepByStep) {
   EXPECT_FALSE(run_chain(*drafter, rows, 17, draws, taken));
 }
 
+// A chain that went on from a token which may not be drawn gives that one draft and no more.
+TEST_F(CudaEngine, DraftsEndWhereTheSamplerTakesAnother) {
+  const Geometry& g = model_->geometry();
+  const std::vector<std::int32_t> ids = request(0, 1).prompt;
+  const auto cache = backend_->new_cache(KvPlan::make(g, 64, 64, choose_kv_type(*backend_, {})));
+  const Span span[] = {{cache.get(), ids, {}, Wanted::kNothing, Wanted::kLast, true}};
+  run_round(*backend_, g.layers.size(), span);
+  const std::vector<float> hidden = backend_->read(Activation::kFinal);
+  std::vector<std::int32_t> tokens = ids;
+  tokens.push_back(900);
+  MtpDrafter drafter(*assistant_, *backend_);
+  const auto drafted = [&](std::vector<std::int32_t> suppressed) {
+    const auto state = drafter.open();
+    drafter.absorb(*state, {tokens, 1, hidden});
+    SamplingParams greedy;
+    greedy.temperature = 0;
+    Sampler sampler(greedy, suppressed);
+    DraftTurn turn;
+    turn.state = state.get();
+    turn.cache = cache.get();
+    turn.tokens = tokens;
+    turn.most = 4;
+    turn.sampler = &sampler;
+    drafter.propose(std::span(&turn, 1));
+    return turn.drafts;
+  };
+  const std::vector<std::int32_t> free = drafted({});
+  ASSERT_EQ(free.size(), 4u);
+  const std::vector<std::int32_t> other = drafted({free[0]});
+  ASSERT_EQ(other.size(), 1u);
+  EXPECT_NE(other[0], free[0]);
+}
+
 }  // namespace
 }  // namespace gem

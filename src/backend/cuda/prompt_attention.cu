@@ -39,7 +39,7 @@ struct Shape {
 
 // Eight elements as f16, on their way or there already.
 template <bool Halves>
-__device__ inline void copy8(__half* to, const std::byte* base, std::size_t index, KvElement element) {
+__device__ inline void copy_eight(__half* to, const std::byte* base, std::size_t index, KvElement element) {
   if constexpr (Halves) {
     copy16(to, reinterpret_cast<const __half*>(base) + index);
   } else {
@@ -97,8 +97,8 @@ __global__ void __launch_bounds__(S::kWarps * 32)
     for (std::uint32_t i = threadIdx.x; i < BK * D / 8; i += kWarps * 32) {
       const std::uint32_t r = i / (D / 8);
       const std::uint32_t c = i % (D / 8) * 8;
-      copy8<Halves>(keys + slot * BK * D + piece<D>(r, c), cache.keys, k + std::size_t{r} * D + c,
-                    cache.element);
+      copy_eight<Halves>(keys + slot * BK * D + piece<D>(r, c), cache.keys, k + std::size_t{r} * D + c,
+                         cache.element);
     }
     const std::size_t v = std::size_t{kv_head} * d * cache.slots + at;
     for (std::uint32_t i = threadIdx.x; i < D * BK / 8; i += kWarps * 32) {
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(S::kWarps * 32)
       const std::uint32_t c = i % (BK / 8) * 8;
       __half* to = values + slot * BK * D + piece<BK>(r, c);
       if (r < d) {
-        copy8<Halves>(to, cache.values, v + std::size_t{r} * cache.slots + c, cache.element);
+        copy_eight<Halves>(to, cache.values, v + std::size_t{r} * cache.slots + c, cache.element);
       } else {
         *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
       }

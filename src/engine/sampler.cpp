@@ -267,9 +267,8 @@ std::optional<std::int32_t> Sampler::draw(std::span<const float> logits, std::ui
 
 std::optional<std::int32_t> Sampler::draw_from_best(std::span<const ScoredToken> best,
                                                     std::uint64_t position) {
-  if (penalises() || !params_.logit_bias.empty()) return std::nullopt;
+  if (!draw_of_best(position, static_cast<std::uint32_t>(best.size()))) return std::nullopt;
   const std::size_t wanted = params_.temperature == 0.0 ? 1 : params_.top_k;
-  if (wanted == 0 || wanted > best.size()) return std::nullopt;
   candidates_.clear();
   for (const ScoredToken& c : best) {
     if (candidates_.size() == wanted) break;

@@ -205,9 +205,9 @@ void CudaBackend::begin(const RoundRows& round) {
   for (const RowSpan& span : round.spans) {
     std::uint32_t& next = span.prompt ? next_prompt : next_decode;
     const auto* cache = static_cast<const CudaCache*>(span.cache);
-    for (std::size_t l = 0; l < g_.layers.size(); ++l) {
-      const CacheLayer& layer = cache->layer(g_.layers[l].kv_source.value_or(static_cast<std::uint32_t>(l)));
-      if (layer.element != KvElement::kF16) halves_[g_.layers[l].kind == LayerKind::kFull] = false;
+    for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) {
+      if (kv_storage(cache->plan().type, kind) != StorageType::kF16)
+        halves_[kind == LayerKind::kFull] = false;
     }
     for (std::uint32_t at = 0; span.prompt && at < span.rows; at += kPromptTile)
       tiles_host_.push_back({next - decode_rows_ + at, std::min(kPromptTile, span.rows - at)});

@@ -64,8 +64,8 @@ class CudaDecode : public ::testing::Test {
 };
 
 // Of every length of context, for heads that fill a product and for more, and for so many KV heads that a
-// unit takes two blocks of keys: what is left out of queries or probabilities is beyond f32 (a low half
-// forgotten is 2e-4).
+// unit takes two blocks of keys: what is left out of queries or probabilities is beyond the 15 bits in which
+// the result is read (a low half forgotten is 2e-4).
 TEST_F(CudaDecode, AttentionIsThatOfTheFormula) {
   constexpr std::uint32_t kRows = 37;
   EXPECT_EQ(key_chunks(0, kRows - 1, 32, 1).length, 32u);
@@ -119,7 +119,7 @@ TEST_F(CudaDecode, AttentionIsThatOfTheFormula) {
         worst = std::max(worst, std::sqrt(difference / size));
       }
     }
-    EXPECT_LT(worst, 5e-6) << heads << " heads";
+    EXPECT_LT(worst, 8e-5) << heads << " heads";
   }
 }
 
@@ -141,7 +141,7 @@ TEST_F(CudaDecode, AHeadOfManyTilesIsMultipliedWhole) {
     const std::vector<float> x = backend->read(Activation::kFinal);
     for (const std::uint32_t r : {0u, rows - 1})
       testing::expect_product(m.w.token_embd, std::span(x).subspan(std::size_t{r} * m.g.hidden, m.g.hidden),
-                              backend->logits(r), "the head");
+                              backend->logits(r), "the head", testing::kSixteenBitProduct);
   }
 }
 

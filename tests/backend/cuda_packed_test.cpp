@@ -146,7 +146,8 @@ TEST_P(CudaPacked, TheDecodeKernelMultiplies) {
       double squares = 0;
       for (const float v : x) squares += double{v} * double{v};
       for (float& v : x) v = static_cast<float>(double{v} / std::sqrt(squares / g.hidden));
-      expect_product(l.q, x, std::span(y).subspan(std::size_t{r} * wide, wide), "queries");
+      expect_product(l.q, x, std::span(y).subspan(std::size_t{r} * wide, wide), "queries",
+                     testing::kSixteenBitProduct);
     }
   }
 }

@@ -86,7 +86,7 @@ std::vector<float> CudaBackend::read_rows(const DecodeOp& op, const DeviceArray<
   std::vector<float> out;
   if (decode_rows_ > 0) {
     DeviceArray<float> plain(std::size_t{decode_rows_} * width);
-    read_operand(job(0), {decode_rows_, width, op.chunks, op.parts, pass_rows(decode_rows_, logit_count_)},
+    read_operand(job(0), {decode_rows_, width, op.chunks, pass_rows(decode_rows_, logit_count_)},
                  plain.data(), stream_);
     out = plain.download(plain.size(), stream_);
   }
@@ -103,11 +103,8 @@ void CudaBackend::write_rows(const DecodeOp& op, const DeviceArray<std::uint16_t
   DeviceArray<float> plain;
   plain.upload(own, stream_);
   if (decode_rows_ > 0) {
-    float largest = 1e-30f;
-    for (const float v : own) largest = std::max(largest, std::fabs(v));
-    const float up = std::ldexp(1.0f, 13 - std::ilogb(largest));
-    write_operand(job(0), {decode_rows_, width, op.chunks, op.parts, pass_rows(decode_rows_, logit_count_)},
-                  plain.data(), up, stream_);
+    write_operand(job(0), {decode_rows_, width, op.chunks, pass_rows(decode_rows_, logit_count_)},
+                  plain.data(), stream_);
   }
   if (prompt_rows_ > 0) {
     to_bf16(plain.data() + std::size_t{decode_rows_} * width, std::size_t{prompt_rows_} * width,

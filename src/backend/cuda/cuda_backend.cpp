@@ -100,7 +100,6 @@ CudaBackend::RoundSizes CudaBackend::sizes_of(std::uint32_t decode_rows, std::ui
   const auto parts = [&](std::uint32_t cols) { return std::size_t{limits_.parts_of(cols)}; };
   const auto chunks = [](std::uint32_t cols) { return (std::size_t{cols} + kChunkCols - 1) / kChunkCols; };
   std::size_t query = 0, qkv = 0, branch = parts(g_.ffn), steps = std::max(chunks(g_.hidden), chunks(g_.ffn));
-  std::size_t slices = std::max(parts(g_.hidden), parts(g_.ffn)) * kSlices;
   for (std::size_t i = 0; i < g_.layers.size(); ++i) {
     const std::uint32_t width = g_.query_width(i);
     query = std::max<std::size_t>(query, width);
@@ -109,7 +108,6 @@ CudaBackend::RoundSizes CudaBackend::sizes_of(std::uint32_t decode_rows, std::ui
     qkv = std::max<std::size_t>(qkv, width + g_.kv_width(i) * own);
     branch = std::max(branch, parts(width));
     steps = std::max(steps, chunks(width));
-    slices = std::max(slices, parts(width) * kSlices);
   }
   RoundSizes n;
   n.residual = std::size_t{decode_rows + prompt_rows} * g_.hidden;
@@ -119,9 +117,8 @@ CudaBackend::RoundSizes CudaBackend::sizes_of(std::uint32_t decode_rows, std::ui
     n.qkv = parts(g_.hidden) * qkv * pieces * decode_rows;
     n.branch = branch * g_.hidden * pieces * decode_rows;
     n.both = parts(g_.hidden) * 2 * g_.ffn * pieces * decode_rows;
-    n.operand = steps * kChunkCols * padded;
-    n.operand_sums = steps * 2 * padded;
-    n.operand_scales = slices * padded;
+    n.operand = steps * kChunkCols / 2 * padded;  // 16 bits a value
+    n.origins = steps * 2 * padded;
     for (int kind = 0; kind < 2; ++kind)
       n.sums = std::max(n.sums, std::size_t{units[kind]} * g_.heads * model_.head_dims[kind]);
     n.turns = std::size_t{decode_rows} * 2 * kMostPairs;
@@ -149,9 +146,9 @@ CudaBackend::RoundSizes CudaBackend::sizes_of(std::uint32_t decode_rows, std::ui
 }
 
 std::uint64_t CudaBackend::RoundSizes::bytes() const {
-  const std::size_t floats = residual + query + between + qkv + branch + both + operand + operand_sums +
-                             operand_scales + sums + 2 * turns + 2 * stats + prompt_qkv + prompt_both +
-                             prompt_hidden + finals + head + logits + pairs + next;
+  const std::size_t floats = residual + query + between + qkv + branch + both + operand + 2 * origins + sums +
+                             2 * turns + 2 * stats + prompt_qkv + prompt_both + prompt_hidden + finals +
+                             head + logits + pairs + next;
   return floats * sizeof(float) + best * kMostGroups * sizeof(float) + best_rows * sizeof(BestRow) +
          (prompt_hidden + prompt_attended + prompt_activated + expanded) * 2;
 }
@@ -254,8 +251,7 @@ void CudaBackend::reserve() {
   both_.reserve(n.both);
   query_.reserve(n.query);
   operand_.reserve(n.operand);
-  operand_sums_.reserve(n.operand_sums);
-  operand_scales_.reserve(n.operand_scales);
+  origins_.reserve(n.origins);
   sums_.reserve(n.sums);
   turns_.reserve(n.turns);
   stats_.reserve(n.stats);
@@ -347,8 +343,7 @@ DecodeJob CudaBackend::job(std::uint32_t phases) const {
   j.stats = stats_.data();
   j.turns = turns_.data();
   j.operand = operand_.data();
-  j.operand_sums = operand_sums_.data();
-  j.operand_scales = operand_scales_.data();
+  j.origins = origins_.data();
   j.final_rows = final_rows_.data();
   j.head = head_.data();
   j.logits = logits_.data();

@@ -85,8 +85,8 @@ class CudaBackend final : public Backend {
  private:
   // Elements of the buffers that a round needs.
   struct RoundSizes {
-    std::size_t residual = 0, between = 0, qkv = 0, branch = 0, both = 0, query = 0, operand = 0,
-                operand_sums = 0, operand_scales = 0, sums = 0, turns = 0, stats = 0;
+    std::size_t residual = 0, between = 0, qkv = 0, branch = 0, both = 0, query = 0, operand = 0, origins = 0,
+                sums = 0, turns = 0, stats = 0;
     std::size_t prompt_qkv = 0, prompt_both = 0, prompt_hidden = 0, prompt_attended = 0, prompt_activated = 0,
                 expanded = 0;
     std::size_t finals = 0, head = 0, logits = 0, best = 0, best_rows = 0, pairs = 0, next = 0;
@@ -168,9 +168,10 @@ class CudaBackend final : public Backend {
   const std::uint32_t* logits_device_ = nullptr;
   const float* hidden_device_ = nullptr;  // an assistant's: [rows, backbone]
 
-  DeviceArray<float> residual_, between_, qkv_, branch_, both_, query_, sums_, operand_sums_, operand_scales_;
+  DeviceArray<float> residual_, between_, qkv_, branch_, both_, query_, sums_;
   DeviceArray<float> final_rows_, head_, logits_, pairs_, next_;
   DeviceArray<float2> stats_, turns_;
+  DeviceArray<uint2> origins_;
   DeviceArray<std::uint32_t> operand_;
   DeviceArray<float> prompt_qkv_, prompt_branch_, prompt_both_;
   DeviceArray<std::uint16_t> prompt_x_, prompt_attended_, prompt_activated_, expanded_;

@@ -34,7 +34,6 @@ __device__ __noinline__ Made make_rows(std::uint32_t o) {
   step.weight = closes ? before.post_ffw_norm : layer.post_attention_norm;
   step.scale = closes ? before.scale : 1.0f;
   step.next = !norms ? nullptr : final ? job.output_norm : closes ? layer.attn_norm : layer.ffn_norm;
-  step.up = closes ? layer.attn_up : layer.ffn_up;
   step.makes_operand = norms && !final;
   // A whole round has the residual between the two halves of a layer in a place of its own: while some blocks
   // still read the one before, others write it.
@@ -56,7 +55,6 @@ __device__ __noinline__ Made make_rows(std::uint32_t o) {
       step.operand = here ? shared_operand<Pieces>(my_part<Pieces>(op), rows)
                           : global_operand<Pieces>(job, op, row / kRows, rows);
       step.operand_row = row % kRows;
-      if (row % kRows == 0) fill_scales(step.operand, here ? kSlices / Pieces : op.parts * kSlices, step.up);
     }
     row_step<Pieces>(job.hidden, job.epsilon, step);
     step.place ^= 2;
@@ -70,7 +68,6 @@ __device__ __noinline__ Made make_rows(std::uint32_t o) {
 template <int Pieces>
 struct Round {
   static constexpr std::uint32_t kRows = 8 * Pieces;  // of a pass
-  static constexpr std::uint32_t kOwnSlices = kSlices / Pieces;
 
   // After rows were made: in shared memory for this block, where product() waits for its threads, or in
   // global memory for all.
@@ -154,7 +151,6 @@ struct Round {
     for (std::uint32_t pass = 0; pass * kRows < job.row_count; ++pass) {
       const std::uint32_t count = rows_of(job.row_count, pass);
       const Operand x = operand(job, op, pass, count, here);
-      if (here || block_index() == 0) fill_scales(x, here ? kOwnSlices : op.parts * kSlices, kAttendedUp);
       const std::uint32_t vectors = (x.chunk1 - x.chunk0) * 16;
       if (many) {
         const std::uint32_t columns = (vectors * 4 + kMergeColumns - 1) / kMergeColumns;
@@ -165,7 +161,7 @@ struct Round {
           const float4 y =
               merged_by_block(job, layer, pass * kRows + row, col, reinterpret_cast<Merged*>(region()));
           const std::uint32_t mine = col + thread_index() * 4;
-          if (thread_index() < 32 && mine < vectors * 4) store_operand(x, row, mine, y, kAttendedUp);
+          if (thread_index() < 32 && mine < vectors * 4) store_operand(x, row, mine, y);
         }
         continue;
       }
@@ -174,7 +170,7 @@ struct Round {
       for (std::uint32_t i = first; i < count * vectors; i += here ? kThreads : gridDim.x * kThreads) {
         const std::uint32_t row = i / vectors;
         const std::uint32_t col = x.chunk0 * 64 + i % vectors * 4;
-        store_operand(x, row, col, merged(job, layer, pass * kRows + row, col), kAttendedUp);
+        store_operand(x, row, col, merged(job, layer, pass * kRows + row, col));
       }
     }
     made(here);
@@ -187,17 +183,19 @@ struct Round {
     const DecodeOp& op = product_of(o);
     const DecodeOp& before = product_of(o - 1);
     const Parts both = {job.both, before.parts, job.row_count, before.width};
-    const std::uint32_t team = thread_index() / (kTeamWarps * 32);
-    // Slices of rows: those of this block's columns, or all, shared out.
-    const MyPart part = my_part<Pieces>(op);
-    const std::uint32_t slices = job.fused ? kOwnSlices : op.parts * kSlices;
-    const std::uint32_t slice0 = job.fused ? part.slice0 : 0;
-    const std::uint32_t first = job.fused ? team : block_index() * kTeams + team;
+    // Those of this block's columns, or all, shared out.
 #pragma unroll 1
-    for (std::uint32_t u = first; u < job.row_count * slices; u += job.fused ? kTeams : gridDim.x * kTeams) {
-      const std::uint32_t row = u / slices;
-      const Operand x = operand(job, op, row / kRows, rows_of(job.row_count, row / kRows), job.fused);
-      activate_slice<Pieces>(op, job.ffn, both, row, slice0 + u % slices, x, row % kRows);
+    for (std::uint32_t pass = 0; pass * kRows < job.row_count; ++pass) {
+      const std::uint32_t count = rows_of(job.row_count, pass);
+      const Operand x = operand(job, op, pass, count, job.fused);
+      const std::uint32_t vectors = (x.chunk1 - x.chunk0) * 16;
+      const std::uint32_t first = job.fused ? thread_index() : block_index() * kThreads + thread_index();
+#pragma unroll 1
+      for (std::uint32_t i = first; i < count * vectors; i += job.fused ? kThreads : gridDim.x * kThreads) {
+        const std::uint32_t row = i / vectors;
+        const std::uint32_t col = x.chunk0 * 64 + i % vectors * 4;
+        store_operand(x, row, col, activated<Pieces>(job.ffn, both, pass * kRows + row, col));
+      }
     }
     made(job.fused);
   }
@@ -279,10 +277,9 @@ struct Round {
       const std::uint32_t count = rows_of(total, pass);
       const Operand x = shared_operand<Pieces>(part, count);
       if (is_head) {
-        fill_scales(x, kOwnSlices, job.output_up);
-        operand_from_rows(job.final_rows, job.logit_rows, pass * kRows, job.hidden, x, job.output_up);
+        operand_from_rows(job.final_rows, job.logit_rows, pass * kRows, job.hidden, x);
       } else if (!here) {
-        load_operand(global_operand<Pieces>(job, op, pass, count), x, kOwnSlices);
+        load_operand(global_operand<Pieces>(job, op, pass, count), x);
       }
       const std::uint32_t out_rows = is_head ? count : total;
       const std::uint32_t first_row = is_head ? 0 : pass * kRows;
@@ -449,11 +446,9 @@ std::optional<DecodeLayout> decode_layout(const DecodeLimits& limits, const Deco
   DecodeLayout layout;
   layout.pieces = decode_pieces(pass_rows);
   const std::size_t in_pass = std::min(rows, pass_rows);
-  // The operand: blocks, sums, scales.
   const std::size_t chunks = (sizes.most_part_chunks + layout.pieces - 1) / layout.pieces;
-  const std::size_t operand =
-      align(chunks * 2 * block_words(block_rows(pass_rows, static_cast<std::uint32_t>(in_pass))) * 4 +
-            chunks * 2 * pass_rows * 4 + kSlices * pass_rows * 4);
+  const std::size_t operand = align(chunks * 2 * block_rows(pass_rows, static_cast<std::uint32_t>(in_pass)) *
+                                    (kRowWords * 4 + sizeof(Origin)));
   const std::size_t reduce = layout.pieces < 4 ? std::size_t{2} * kWarps * 16 * in_pass * 4 : 0;
   const std::size_t ops = align((std::size_t{layers} * kOpsOfLayer + 1) * sizeof(DecodeOp));
   const std::size_t shared = limits.shared_bytes;

@@ -60,10 +60,9 @@ struct DecodeLayer {
   const float* ffn_norm = nullptr;
   const float* post_ffw_norm = nullptr;
   HeadShape shape;
-  std::uint32_t window = 0;       // 0: all keys
-  std::uint32_t kind = 0;         // index of RowInfo::first_unit
-  float scale = 1;                // of the residual at the layer's end
-  float attn_up = 1, ffn_up = 1;  // powers of two that bring normed rows near the top of f16
+  std::uint32_t window = 0;  // 0: all keys
+  std::uint32_t kind = 0;    // index of RowInfo::first_unit
+  float scale = 1;           // of the residual at the layer's end
 };
 
 // Stages of a round, as bits. A whole round asks for all that have to run.
@@ -93,7 +92,6 @@ struct DecodeJob {
   std::uint32_t layer_count = 0, hidden = 0, ffn = 0, vocab = 0;
   float epsilon = 0, softcap = 0;
   const float* output_norm = nullptr;
-  float output_up = 1;
   DecodeCut cuts[kMostCuts] = {};
 
   const RowInfo* rows = nullptr;
@@ -127,8 +125,7 @@ struct DecodeJob {
   float* sums = nullptr;    // [units][heads][head_dim]
   float2* stats = nullptr;  // [units][heads]: maximum and sum
   std::uint32_t* operand = nullptr;  // of the next product, see decode_operand.cuh
-  float* operand_sums = nullptr;
-  float* operand_scales = nullptr;
+  uint2* origins = nullptr;
   float* final_rows = nullptr;  // [finals, hidden]
   float* head = nullptr;        // [parts][logits][vocab]
   float* logits = nullptr;      // [logits, vocab]

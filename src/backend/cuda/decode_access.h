@@ -7,13 +7,11 @@
 
 namespace gem::cuda {
 
-// values [rows, cols] of the operand of a product with `chunks` and `parts`, in passes of `pass_rows` rows.
+// values [rows, cols] of the operand of a product with `chunks`, in passes of `pass_rows` rows.
 struct OperandShape {
-  std::uint32_t rows = 0, cols = 0, chunks = 0, parts = 0, pass_rows = 8;
+  std::uint32_t rows = 0, cols = 0, chunks = 0, pass_rows = 8;
 };
 void read_operand(const DecodeJob& job, const OperandShape& shape, float* values, cudaStream_t stream);
-// `up`: the power of two by which values are multiplied; the largest should end near 2^14.
-void write_operand(const DecodeJob& job, const OperandShape& shape, const float* values, float up,
-                   cudaStream_t stream);
+void write_operand(const DecodeJob& job, const OperandShape& shape, const float* values, cudaStream_t stream);
 
 }  // namespace gem::cuda

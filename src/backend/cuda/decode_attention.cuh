@@ -713,7 +713,4 @@ __device__ __forceinline__ float4 merged_by_block(const DecodeJob& job, const De
   return y;
 }
 
-// A value is at most the square root of the head's width: it comes out of a norm without weights.
-constexpr float kAttendedUp = 1024.0f;
-
 }  // namespace gem::cuda

@@ -44,7 +44,6 @@ struct ReaderState {
 // What a block multiplies of a matrix that is cut so.
 struct CutHere {
   std::uint16_t index;               // of the partial result
-  std::uint16_t slice0;              // first slice
   std::uint16_t begin[kSlices + 1];  // the slices' first chunks
   std::uint16_t worker0, workers;    // of the block's first group of warps, and of all blocks
   float per_worker;                  // 1 / workers
@@ -62,8 +61,6 @@ struct UnitPlan {
 };
 
 constexpr std::uint32_t kSumPlaces = 4;
-constexpr int kTeamWarps = 4;  // work on one slice of one row of the feed-forward
-constexpr int kTeams = kWarps / kTeamWarps;
 
 // All that a block knows. What is the same for all its threads lies here too, not in their registers: between
 // the functions of a round these are kept in local memory, which is slow to read when much else is read.
@@ -81,7 +78,6 @@ struct DecodeShared {
   std::uint64_t barriers[kWarps][kMostSlots];
   std::uint64_t operand_barrier;
   float4 sums[kSumPlaces][kWarps / 4];
-  float largest[kTeams][kTeamWarps];
   UnitPlan plans[2][kWarps];  // of sliding and full layers
   DecodeLayer layers[2];
   RowInfo rows[kCachedRows];

@@ -7,116 +7,157 @@
 
 namespace gem::cuda {
 
-// Of up to four rows (`Few`) the eight columns of a product are the high and low halves of each; else they
-// are eight rows' high halves, then their low ones.
+// Of up to four rows (`Few`) the eight columns of a product are the high and low bytes of each; else they are
+// eight rows' high bytes, then their low ones.
 
 // Places for rows of an operand's block.
 template <int Groups, bool Few>
 constexpr std::uint32_t kBlockRows = block_rows(8 * Groups, Few ? kFewRows : 8 * Groups);
-// From a chunk of the operand to the next: words of its blocks, floats of its sums.
+// From a chunk of the operand to the next: words of its blocks, origins.
 template <int Groups, bool Few>
-constexpr std::uint32_t kChunkWords = 2 * block_words(kBlockRows<Groups, Few>);
-template <int Groups>
-constexpr std::uint32_t kChunkSums = 2 * 8 * Groups;
+constexpr std::uint32_t kChunkWords = 2 * kBlockRows<Groups, Few>* kRowWords;
+template <int Groups, bool Few>
+constexpr std::uint32_t kChunkOrigins = 2 * kBlockRows<Groups, Few>;
 
-// A lane's share of the operand for eight rows and the columns that share a scale, a block or half of one.
-template <typename Words>
+// A product of a row of a block: `high` and `low` are sums of codes times high and low bytes, begun with the
+// bits of `zero`.
+__device__ __forceinline__ float joined(int high, int low, float zero) {
+  return fmaf(256.0f, __int_as_float(high) - zero, __int_as_float(low) - zero);
+}
+
+// A lane's share of a block of the operand for eight rows: bytes of its row as b0 and b1, and the origins of
+// its two columns of the result.
 struct Columns {
-  Words high, low;
-  float2 sums;
-};
-template <>
-struct Columns<uint2> {
-  uint2 high, low;
-};
-__device__ __forceinline__ unsigned word_at(const uint4& words, int i) {
-  return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
-}
-__device__ __forceinline__ unsigned word_at(const uint2& words, int i) {
-  return i == 0 ? words.x : words.y;
-}
+  uint4 words;
+  Origin origins[2];
 
-// Adds a chunk of each of `Tiles` tiles to the sums of `Groups` groups of eight rows; tile t's begins at
-// from + t * tile_bytes. sum[tile][group]: rows r and r + 8 (r = lane / 4) of columns 2 (lane % 4) and the
-// next. What is read of the operand serves all tiles, and is read a stage before it is multiplied.
-template <Format F, int Groups, int Tiles>
-__device__ __forceinline__ void add_chunk(const std::uint8_t* from, std::uint32_t tile_bytes,
-                                          const std::uint32_t* reads, const float* sums, int lane,
+  __device__ __forceinline__ void load(const std::uint32_t* from, const Origin* at) {
+    words = *reinterpret_cast<const uint4*>(from);
+    const uint4 both = *reinterpret_cast<const uint4*>(at);
+    origins[0] = {static_cast<int>(both.x), __uint_as_float(both.y)};
+    origins[1] = {static_cast<int>(both.z), __uint_as_float(both.w)};
+  }
+};
+
+// Adds block `k` of a chunk of each of `Tiles` tiles to eight rows' sums. sum[tile]: rows r and r + 8
+// (r = lane / 4) of the weights, columns 2 (lane % 4) and the next. All tiles' tensor products come before
+// what waits for them.
+template <Format F, int Tiles, int Groups>
+__device__ __forceinline__ void add_block(const Fragment<F> (&weights)[Tiles], int k, const Columns& x, int n,
                                           float (&sum)[Tiles][Groups][4]) {
   using W = Fragment<F>;
-  constexpr int kSteps = 4 / W::kScales;
-  using Words = std::conditional_t<kSteps == 2, uint4, uint2>;
-  constexpr std::uint32_t kRows = kBlockRows<Groups, false>;
-  W weights[Tiles];
+  const float zero[2] = {x.origins[0].zero, x.origins[1].zero};
+  if constexpr (F == Format::kH16) {
+    const uint2 bytes[2] = {make_uint2(x.words.x, x.words.y), make_uint2(x.words.z, x.words.w)};
+    float plane[2][Tiles][4] = {};
 #pragma unroll
-  for (int t = 0; t < Tiles; ++t) weights[t].load(from + t * tile_bytes, lane);
-  Columns<Words> x[2];
-  const auto load = [&](int stage) {
-    const int block = stage / Groups * kSteps / 2;
-    const int n = stage % Groups;
-    Columns<Words>& c = x[stage % 2];
-    const std::uint32_t* words =
-        reads + block * block_words(kRows) + n * 8 * row_words(kRows) + stage / Groups * kSteps % 2 * 2;
-    c.high = *reinterpret_cast<const Words*>(words);
-    c.low = *reinterpret_cast<const Words*>(words + low_words(kRows));
-    if constexpr (W::kOffset || W::kMinima)
-      c.sums = *reinterpret_cast<const float2*>(sums + block * 8 * Groups + n * 8);
-  };
-  load(0);
+    for (int step = 0; step < 2; ++step) {
 #pragma unroll
-  for (int k = 0; k < W::kScales; ++k) {
-    unsigned a[Tiles][kSteps][4];
+      for (int p = 0; p < 2; ++p) {
+        const uint2 b = halves_of(step == 0 ? bytes[p].x : bytes[p].y);
+#pragma unroll
+        for (int t = 0; t < Tiles; ++t) {
+          unsigned a[4];
+          weights[t].step(2 * k + step, a);
+          mma(plane[p][t], a, b.x, b.y);
+        }
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < Tiles; ++t) {
+      const float2 scale = weights[t].scale(k);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float both = fmaf(256.0f, plane[0][t][i], plane[1][t][i]) * (zero[i % 2] * kPerZero);
+        sum[t][n][i] = fmaf(i < 2 ? scale.x : scale.y, both, sum[t][n][i]);
+      }
+    }
+  } else if constexpr (has_nibbles(F)) {
+    unsigned a[Tiles][4];
+    int high[Tiles][4];
+    constexpr int kNothing[4] = {};
+#pragma unroll
+    for (int t = 0; t < Tiles; ++t) {
+      weights[t].block(k, a[t]);
+      mma_bytes<true>(high[t], kNothing, a[t], x.words.x, x.words.y);
+    }
 #pragma unroll
     for (int t = 0; t < Tiles; ++t) {
 #pragma unroll
-      for (int i = 0; i < kSteps; ++i) weights[t].step(k * kSteps + i, a[t][i]);
+      for (int i = 0; i < 4; ++i) high[t][i] = high[t][i] * 256 + x.origins[i % 2].start;
+      mma_bytes<true>(high[t], high[t], a[t], x.words.z, x.words.w);
     }
 #pragma unroll
-    for (int n = 0; n < Groups; ++n) {
-      const int stage = k * Groups + n;
-      if (stage + 1 < W::kScales * Groups) load(stage + 1);
-      const Columns<Words>& c = x[stage % 2];
-      // The high halves with the offset times the sum of the activations, and the low ones.
-      float start[4] = {};
-      if constexpr (W::kOffset) {
-        start[0] = c.sums.x;
-        start[1] = c.sums.y;
-        start[2] = 16 * c.sums.x;
-        start[3] = 16 * c.sums.y;
-      }
-      constexpr float kZero[4] = {};
-      float high[Tiles][4];
-      float low[Tiles][4];
+    for (int t = 0; t < Tiles; ++t) {
+      const float2 scale = weights[t].scale(k);
 #pragma unroll
-      for (int i = 0; i < kSteps; ++i) {
+      for (int i = 0; i < 4; ++i)
+        sum[t][n][i] =
+            fmaf(i < 2 ? scale.x : scale.y, __int_as_float(high[t][i]) - zero[i % 2], sum[t][n][i]);
+    }
+  } else {
+    const int begin[4] = {__float_as_int(zero[0]), __float_as_int(zero[1]), __float_as_int(zero[0]),
+                          __float_as_int(zero[1])};
+    constexpr int kSteps = W::kScales / 2;  // that share a scale
+    int plane[2][Tiles][kSteps][4];
 #pragma unroll
-        for (int t = 0; t < Tiles; ++t) {
-          if (i == 0) {
-            mma(high[t], start, a[t][i], word_at(c.high, 0), word_at(c.high, 1));
-            mma(low[t], kZero, a[t][i], word_at(c.low, 0), word_at(c.low, 1));
-          } else {
-            mma(high[t], a[t][i], word_at(c.high, 2), word_at(c.high, 3));
-            mma(low[t], a[t][i], word_at(c.low, 2), word_at(c.low, 3));
-          }
-        }
-      }
-#pragma unroll
-      for (int t = 0; t < Tiles; ++t) {
-        float(&v)[4] = sum[t][n];
-        const float2 scale = weights[t].scale(k);
-        v[0] = fmaf(scale.x, high[t][0] + low[t][0], v[0]);
-        v[1] = fmaf(scale.x, high[t][1] + low[t][1], v[1]);
-        v[2] = fmaf(scale.y, high[t][2] + low[t][2], v[2]);
-        v[3] = fmaf(scale.y, high[t][3] + low[t][3], v[3]);
-        if constexpr (W::kMinima) {
-          const float2 minimum = weights[t].minimum[k];
-          v[0] = fmaf(minimum.x, c.sums.x, v[0]);
-          v[1] = fmaf(minimum.x, c.sums.y, v[1]);
-          v[2] = fmaf(minimum.y, c.sums.x, v[2]);
-          v[3] = fmaf(minimum.y, c.sums.y, v[3]);
-        }
+    for (int t = 0; t < Tiles; ++t) {
+      unsigned a[4];
+      weights[t].block(k, a);
+      if constexpr (kSteps == 1) {
+        mma_bytes<W::kSigned>(plane[0][t][0], begin, a, x.words.x, x.words.y);
+        mma_bytes<W::kSigned>(plane[1][t][0], begin, a, x.words.z, x.words.w);
+      } else {
+        mma_bytes(plane[0][t][0], begin, a[0], a[1], x.words.x);
+        mma_bytes(plane[0][t][1], begin, a[2], a[3], x.words.y);
+        mma_bytes(plane[1][t][0], begin, a[0], a[1], x.words.z);
+        mma_bytes(plane[1][t][1], begin, a[2], a[3], x.words.w);
       }
     }
+#pragma unroll
+    for (int t = 0; t < Tiles; ++t) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const float2 scale = weights[t].scale(k * kSteps + step);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          sum[t][n][i] = fmaf(i < 2 ? scale.x : scale.y,
+                              joined(plane[0][t][step][i], plane[1][t][step][i], zero[i % 2]), sum[t][n][i]);
+      }
+    }
+  }
+  if constexpr (W::kMinima) {
+    const float offset[2] = {x.origins[0].offset(), x.origins[1].offset()};
+#pragma unroll
+    for (int t = 0; t < Tiles; ++t) {
+      const float2 minimum = weights[t].minimum[k];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        sum[t][n][i] = fmaf(i < 2 ? minimum.x : minimum.y, offset[i % 2], sum[t][n][i]);
+    }
+  }
+}
+
+// Adds a chunk of each of `Tiles` tiles to the sums of `Groups` groups of eight rows; tile t's begins at
+// from + t * tile_bytes. What is read of the operand serves all tiles, and is read a stage before it is
+// multiplied.
+template <Format F, int Groups, int Tiles>
+__device__ __forceinline__ void add_chunk(const std::uint8_t* from, std::uint32_t tile_bytes,
+                                          const std::uint32_t* reads, const Origin* origins, int lane,
+                                          float (&sum)[Tiles][Groups][4]) {
+  Fragment<F> weights[Tiles];
+#pragma unroll
+  for (int t = 0; t < Tiles; ++t) weights[t].load(from + t * tile_bytes, lane);
+  Columns x[2];
+  const auto load = [&](int stage) {
+    const int row = stage / Groups * 8 * Groups + stage % Groups * 8;
+    x[stage % 2].load(reads + row * kRowWords, origins + row);
+  };
+  load(0);
+#pragma unroll
+  for (int stage = 0; stage < 2 * Groups; ++stage) {
+    if (stage + 1 < 2 * Groups) load(stage + 1);
+    add_block<F>(weights, stage / Groups, x[stage % 2], stage % Groups, sum);
   }
 }
 
@@ -126,51 +167,71 @@ __device__ __forceinline__ void add_chunk(const std::uint8_t* from, std::uint32_
 // once then.
 template <Format F, int Chunks>
 __device__ __forceinline__ void add_few(const std::uint8_t* from, const std::uint32_t* reads,
-                                        const float* sums, int lane, float (&sum)[2]) {
+                                        const Origin* origins, int lane, float (&sum)[2]) {
   using W = Fragment<F>;
-  constexpr std::uint32_t kBlock = block_words(kFewRows);
   W weights[Chunks];
-  uint2 x[Chunks][4];
-  float2 s[Chunks][2];
+  uint2 x[Chunks][2];
+  Origin at[Chunks][2];
 #pragma unroll
   for (int i = 0; i < Chunks; ++i) weights[i].load(from + i * chunk_bytes(F), lane);
 #pragma unroll
   for (int i = 0; i < 2 * Chunks; ++i) {
-    x[i / 2][i % 2 * 2] = read8(reads + i * kBlock);
-    x[i / 2][i % 2 * 2 + 1] = read8(reads + i * kBlock + 2);
-    if constexpr (W::kOffset || W::kMinima) s[i / 2][i % 2] = *reinterpret_cast<const float2*>(sums + i * 8);
+    x[i / 2][i % 2] = read8(reads + i * kFewRows * kRowWords);
+    const int2 both = *reinterpret_cast<const int2*>(origins + i * kFewRows);
+    at[i / 2][i % 2] = {both.x, __int_as_float(both.y)};
   }
   // To the compiler a border: else it reads just before it multiplies, and waits.
   if constexpr (Chunks > 1) __syncwarp();
 #pragma unroll
   for (int chunk = 0; chunk < Chunks; ++chunk) {
     const W& w = weights[chunk];
-    float c[W::kScales][4] = {};  // high, low of row r; of r + 8
-    if constexpr (W::kOffset) {
 #pragma unroll
-      for (int block = 0; block < 2; ++block) {
-        c[block][0] = s[chunk][block].x;
-        c[block][2] = s[chunk][block].y;
+    for (int k = 0; k < 2; ++k) {
+      const uint2 b = x[chunk][k];
+      const Origin origin = at[chunk][k];
+      unsigned a[4];
+      if constexpr (F == Format::kH16) {
+        float c[4] = {};  // high, low of row r; of r + 8
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+          const uint2 halves = halves_of(step == 0 ? b.x : b.y);
+          w.step(2 * k + step, a);
+          mma(c, a, halves.x, halves.y);
+        }
+        const float unit = origin.zero * kPerZero;
+        const float2 scale = w.scale(k);
+        sum[0] = fmaf(scale.x, fmaf(256.0f, c[0], c[1]) * unit, sum[0]);
+        sum[1] = fmaf(scale.y, fmaf(256.0f, c[2], c[3]) * unit, sum[1]);
+      } else if constexpr (has_nibbles(F)) {
+        int c[4];
+        constexpr int kNothing[4] = {};
+        w.block(k, a);
+        mma_bytes<true>(c, kNothing, a, b.x, b.y);
+        const float2 scale = w.scale(k);
+        sum[0] = fmaf(scale.x, __int_as_float(c[0] * 256 + c[1] + origin.start) - origin.zero, sum[0]);
+        sum[1] = fmaf(scale.y, __int_as_float(c[2] * 256 + c[3] + origin.start) - origin.zero, sum[1]);
+      } else {
+        const int zero = __float_as_int(origin.zero);
+        const int begin[4] = {zero, zero, zero, zero};
+        int c[4];
+        w.block(k, a);
+        constexpr int kSteps = W::kScales / 2;
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          if constexpr (kSteps == 1) {
+            mma_bytes<W::kSigned>(c, begin, a, b.x, b.y);
+          } else {
+            mma_bytes(c, begin, a[2 * step], a[2 * step + 1], step == 0 ? b.x : b.y);
+          }
+          const float2 scale = w.scale(k * kSteps + step);
+          sum[0] = fmaf(scale.x, joined(c[0], c[1], origin.zero), sum[0]);
+          sum[1] = fmaf(scale.y, joined(c[2], c[3], origin.zero), sum[1]);
+        }
       }
-    }
-#pragma unroll
-    for (int i = 0; i < 4 / W::kScales; ++i) {
-#pragma unroll
-      for (int k = 0; k < W::kScales; ++k) {
-        const int at = k * (4 / W::kScales) + i;
-        unsigned a[4];
-        w.step(at, a);
-        mma(c[k], a, x[chunk][at].x, x[chunk][at].y);
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < W::kScales; ++k) {
-      const float2 scale = w.scale(k);
-      sum[0] = fmaf(scale.x, c[k][0] + c[k][1], sum[0]);
-      sum[1] = fmaf(scale.y, c[k][2] + c[k][3], sum[1]);
       if constexpr (W::kMinima) {
-        sum[0] = fmaf(w.minimum[k].x, s[chunk][k].x, sum[0]);
-        sum[1] = fmaf(w.minimum[k].y, s[chunk][k].x, sum[1]);
+        const float offset = origin.offset();
+        sum[0] = fmaf(w.minimum[k].x, offset, sum[0]);
+        sum[1] = fmaf(w.minimum[k].y, offset, sum[1]);
       }
     }
   }
@@ -180,8 +241,7 @@ __device__ __forceinline__ void add_few(const std::uint8_t* from, const std::uin
 template <int Groups>
 struct Share {
   const std::uint32_t* reads;  // of the operand, at the slice's first chunk
-  const float* sums;
-  float2 scales[Groups];
+  const Origin* origins;
   std::uint32_t count;  // chunks of the slice
   std::uint32_t rows, first_row;
   std::uint32_t group;
@@ -196,7 +256,7 @@ struct Share {
   bool whole_tiles;  // the matrices lie side by side without gaps: tile t begins with result 16 t
 };
 
-// The sums of a tile, scaled, to where the product's results lie: by every warp, or added up by the warps of
+// The sums of a tile to where the product's results lie: by every warp, or added up by the warps of
 // a group. `column`: of the tile's first row among the results; `valid`: how many of its rows there are.
 template <int Groups, bool Few>
 __device__ __forceinline__ void write_tile(const Share<Groups>& my, const float (&sum)[Groups][Few ? 2 : 4],
@@ -250,7 +310,7 @@ __device__ __forceinline__ void multiply_tiles(const DecodeOp& op, Reader& reade
   const std::uint32_t at_once = chunks_of_slot(F, my.slot_bytes) / Tiles;
   float sum[Tiles][Groups][Few ? 2 : 4] = {};
   const std::uint32_t* reads = my.reads;
-  const float* sums = my.sums;
+  const Origin* origins = my.origins;
 #pragma unroll 1
   for (std::uint32_t left = my.count; left > 0;) {
     reader.wait(my.barriers, my.slots);
@@ -263,24 +323,24 @@ __device__ __forceinline__ void multiply_tiles(const DecodeOp& op, Reader& reade
       n -= chunks;
       stage += chunks * kBytes;
       reads += chunks * kChunkWords<Groups, Few>;
-      sums += chunks * kChunkSums<Groups>;
+      origins += chunks * kChunkOrigins<Groups, Few>;
     };
 #pragma unroll 1
     while (n > 0) {
       if constexpr (!Few) {
-        add_chunk<F, Groups, Tiles>(stage, tile_bytes, reads, sums, my.lane, sum);
+        add_chunk<F, Groups, Tiles>(stage, tile_bytes, reads, origins, my.lane, sum);
         pass(1);
       } else if (n == 4) {
         // Two at a time keep the tensor cores busy.
-        add_few<F, 2>(stage, reads, sums, my.lane, sum[0][0]);
-        add_few<F, 2>(stage + 2 * kBytes, reads + 2 * kChunkWords<Groups, Few>, sums + 2 * kChunkSums<Groups>,
-                      my.lane, sum[0][0]);
+        add_few<F, 2>(stage, reads, origins, my.lane, sum[0][0]);
+        add_few<F, 2>(stage + 2 * kBytes, reads + 2 * kChunkWords<Groups, Few>,
+                      origins + 2 * kChunkOrigins<Groups, Few>, my.lane, sum[0][0]);
         pass(4);
       } else if (n > 1) {
-        add_few<F, 2>(stage, reads, sums, my.lane, sum[0][0]);
+        add_few<F, 2>(stage, reads, origins, my.lane, sum[0][0]);
         pass(2);
       } else {
-        add_few<F, 1>(stage, reads, sums, my.lane, sum[0][0]);
+        add_few<F, 1>(stage, reads, origins, my.lane, sum[0][0]);
         break;
       }
     }
@@ -288,21 +348,8 @@ __device__ __forceinline__ void multiply_tiles(const DecodeOp& op, Reader& reade
     reader.template ask<Groups>(slot, my.barriers + reader.slot);
     reader.next(my.slots);
   }
-  constexpr int kLaneRows = Few ? 1 : 2;
 #pragma unroll
   for (int t = 0; t < Tiles; ++t, tile += workers) {
-#pragma unroll
-    for (int n = 0; n < Groups; ++n) {
-      float(&v)[2 * kLaneRows] = sum[t][n];
-      float2 scale = my.scales[n];
-      renew(scale.x);
-      v[0] *= Fragment<F>::kUnit0 * scale.x;
-      v[kLaneRows] *= Fragment<F>::kUnit1 * scale.x;
-      if constexpr (Few) continue;
-      renew(scale.y);
-      v[1] *= Fragment<F>::kUnit0 * scale.y;
-      v[3] *= Fragment<F>::kUnit1 * scale.y;
-    }
     std::uint32_t column = tile * kTileRows;
     std::uint32_t valid = my.width - column;
     if (!my.whole_tiles) {
@@ -369,21 +416,18 @@ __device__ __noinline__ void product(std::uint32_t o, std::uint32_t pass_rows, f
   my.count = part.end - begin;
   // Nobody reads the sums of columns of B without a row.
   const std::uint32_t last = x.rows - 1;
-  my.sums = x.sums + (begin - part.chunk0) * kChunkSums<Groups> +
-            (Few ? min(my.lane % 4u, last) : my.lane % 4u) * 2;
+  const std::uint32_t chunk = begin - part.chunk0;
+  my.reads = x.blocks + chunk * kChunkWords<Groups, Few> + my.lane % 4 * 4;
+  my.origins = x.origins + chunk * kChunkOrigins<Groups, Few>;
+  if constexpr (Few) {
+    my.reads += min(my.lane / 8u, last) * kRowWords + my.lane / 4 % 2 * 2;
+    my.origins += min(my.lane % 4u, last);
+  } else {
+    my.reads += my.lane / 4 * kRowWords;
+    my.origins += my.lane % 4 * 2;
+  }
   my.ring = ring_of(my.warp);
   Reader reader;
-  const float* scales = x.scales + (part.slice - part.slice0) * x.pitch;
-  my.reads = x.blocks + (begin - part.chunk0) * kChunkWords<Groups, Few> + my.lane % 4 * 4;
-  if constexpr (Few) {
-    my.reads += min(my.lane / 8u, last) * row_words(kFewRows) + my.lane / 4 % 2 * low_words(kFewRows);
-    my.scales[0].x = scales[my.lane % 4];
-  } else {
-    my.reads += my.lane / 4 * row_words(8 * Groups);
-#pragma unroll
-    for (int n = 0; n < Groups; ++n)
-      my.scales[n] = *reinterpret_cast<const float2*>(scales + n * 8 + 2 * (my.lane % 4));
-  }
   unsigned flip = 0;
   std::uint32_t tile = part.worker;
 #pragma unroll 1

@@ -18,7 +18,6 @@ struct RowStep {
   const float* weight = nullptr;
   float scale = 1;
   const float* next = nullptr;
-  float up = 1;
   bool makes_operand = false;
   Operand operand = {};
   std::uint32_t operand_row = 0;
@@ -108,7 +107,7 @@ __device__ __forceinline__ void row_step(std::uint32_t width, float epsilon, con
     const float4 w = next.v[i];
     const float4 y = make_float4(x.x * norm * w.x, x.y * norm * w.y, x.z * norm * w.z, x.w * norm * w.w);
     if (V::inside(i, width) && step.plain != nullptr) *reinterpret_cast<float4*>(step.plain + col) = y;
-    if (step.makes_operand) store_operand(step.operand, step.operand_row, col, y, step.up);
+    if (step.makes_operand) store_operand(step.operand, step.operand_row, col, y);
   }
 }
 template <int Pieces>
@@ -124,16 +123,10 @@ __device__ __forceinline__ void row_step(std::uint32_t width, float epsilon, con
   }
 }
 
-// One scale for all slices and rows.
-__device__ __forceinline__ void fill_scales(const Operand& x, std::uint32_t slices, float up) {
-#pragma unroll 1
-  for (std::uint32_t i = thread_index(); i < slices * x.pitch; i += kThreads) x.scales[i] = 1.0f / up;
-}
-
 // Rows of f32 as the block's columns of an operand. `index`: which rows; null: `first` on.
 __device__ __forceinline__ void operand_from_rows(const float* rows, const std::uint32_t* index,
-                                                  std::uint32_t first, std::uint32_t width, const Operand& x,
-                                                  float up) {
+                                                  std::uint32_t first, std::uint32_t width,
+                                                  const Operand& x) {
   const std::uint32_t vectors = (x.chunk1 - x.chunk0) * 16;
 #pragma unroll 1
   for (std::uint32_t i = thread_index(); i < x.rows * vectors; i += kThreads) {
@@ -142,25 +135,15 @@ __device__ __forceinline__ void operand_from_rows(const float* rows, const std::
     const std::uint32_t from = index == nullptr ? first + row : index[first + row];
     float4 v = make_float4(0, 0, 0, 0);
     if (col < width) v = load4(rows + std::size_t{from} * width + col);
-    store_operand(x, row, col, v, up);
+    store_operand(x, row, col, v);
   }
 }
 
-static_assert(kTeamWarps * 32 * 4 >= kLongestPart / kSlices);  // a float4 a thread
-
-// gelu(gate) * up of one slice of one row as the operand, scaled by its own largest value. By a team of four
-// warps.
+// gelu(gate) * up of four neighbouring columns of a row; zero beyond the last.
 template <int Pieces>
-__device__ __forceinline__ void activate_slice(const DecodeOp& op, std::uint32_t ffn, const Parts& both,
-                                               std::uint32_t row, std::uint32_t slice, const Operand& x,
-                                               std::uint32_t operand_row) {
-  const std::uint32_t in_block = thread_index();
-  const std::uint32_t thread = in_block % (kTeamWarps * 32);
-  const int team = static_cast<int>(in_block) / (kTeamWarps * 32);
-  float(&largest)[kTeamWarps] = block_state().largest[team];
-  const std::uint32_t col = slice_begin(op, slice) * 64 + thread * 4;
-  const std::uint32_t end = slice_begin(op, slice + 1) * 64;
-  const bool inside = col < end && col < ffn;
+__device__ __forceinline__ float4 activated(std::uint32_t ffn, const Parts& both, std::uint32_t row,
+                                            std::uint32_t col) {
+  const bool inside = col < ffn;
   const float* at[2] = {both.row(row) + (inside ? col : 0), both.row(row) + ffn + (inside ? col : 0)};
   float4 sums[2];
   sum_parts<Pieces>(both, at, sums);
@@ -169,21 +152,7 @@ __device__ __forceinline__ void activate_slice(const DecodeOp& op, std::uint32_t
   float4 y =
       make_float4(gelu_tanh(g.x) * u.x, gelu_tanh(g.y) * u.y, gelu_tanh(g.z) * u.z, gelu_tanh(g.w) * u.w);
   if (!inside) clear(y);
-  float most = fmaxf(fmaxf(fabsf(y.x), fabsf(y.y)), fmaxf(fabsf(y.z), fabsf(y.w)));
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
-  if (thread % 32 == 0) largest[thread / 32] = most;
-  group_sync(1 + team, kTeamWarps * 32);
-  most = fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3]));
-  group_sync(1 + team, kTeamWarps * 32);
-  // 2^k with most * 2^k in [2^13, 2^14): from the exponent bits alone, so exact.
-  const int exponent = static_cast<int>((__float_as_uint(most) >> 23) & 255u);
-  const int k = exponent == 0 ? 0 : min(max(127 + 13 - exponent, -126), 126);
-  const float up = __uint_as_float(static_cast<unsigned>(127 + k) << 23);
-  if (thread == 0)
-    x.scales[(slice - x.slice0) * x.pitch + operand_row] =
-        __uint_as_float(static_cast<unsigned>(127 - k) << 23);
-  if (col - (thread & 7u) * 4 < end) store_operand(x, operand_row, col, y, up);
+  return y;
 }
 
 }  // namespace gem::cuda

@@ -8,16 +8,6 @@
 namespace gem::cuda {
 namespace {
 
-// A row after a norm is at most the square root of its width times the norm's largest weight. The power of
-// two that brings this to 2^15 at most, so that no half overflows.
-float normed_up(const std::vector<float>& weights) {
-  float largest = 0;
-  for (const float w : weights) largest = std::max(largest, std::fabs(w));
-  const double bound = std::sqrt(static_cast<double>(weights.size())) * std::max(double{largest}, 1e-6);
-  const int exponent = std::clamp(static_cast<int>(std::floor(std::log2(32768.0 / bound))), -60, 14);
-  return std::ldexp(1.0f, exponent);
-}
-
 DecodeOp make_op(std::span<const PackedMatrix* const> matrices, std::uint32_t cols,
                  const DecodeLimits& limits) {
   DecodeOp op;
@@ -127,8 +117,6 @@ void DeviceModel::load(const Weights& weights, cudaStream_t stream, const Progre
       note(d.q.data.bytes() + d.k.data.bytes() + d.v.data.bytes() + d.o.data.bytes() + d.gate.data.bytes() +
            d.up.data.bytes() + d.down.data.bytes());
       if (keep_expanded) expand(made.back(), stream);
-      attn_ups_.push_back(normed_up(weights.layers[l].attn_norm));
-      ffn_ups_.push_back(normed_up(weights.layers[l].ffn_norm));
     }
     table = packer.pack(weights.token_embd);
     pre = packer.pack(weights.pre_projection);
@@ -136,7 +124,6 @@ void DeviceModel::load(const Weights& weights, cudaStream_t stream, const Progre
     check(cudaStreamSynchronize(stream), "packing the weights");
   }
   output_norm.upload(weights.output_norm, stream);
-  output_up_ = normed_up(weights.output_norm);
   frequency_tables[0].upload(make_frequencies(LayerKind::kSliding, weights), stream);
   frequency_tables[1].upload(make_frequencies(LayerKind::kFull, weights), stream);
   layers = std::move(made);
@@ -198,8 +185,6 @@ void DeviceModel::make_tables(cudaStream_t stream) {
     d.window = l.window;
     d.kind = l.window == 0 ? 1 : 0;
     d.scale = l.scale;
-    d.attn_up = attn_ups_[i];
-    d.ffn_up = ffn_ups_[i];
     decode_layers.push_back(d);
     const std::uint32_t cols[] = {g_.hidden, l.query_width, g_.hidden, g_.ffn};
     for (std::size_t which = 0; which < kOpsOfLayer; ++which)
@@ -266,7 +251,6 @@ void DeviceModel::describe(DecodeJob& job) const {
   }
   std::copy(cuts_.begin(), cuts_.end(), job.cuts);
   job.output_norm = output_norm.data();
-  job.output_up = output_up_;
 }
 
 }  // namespace gem::cuda

@@ -79,8 +79,6 @@ class DeviceModel {
   DecodeLimits limits_;
   DeviceArray<double> frequency_tables[2];  // sliding, full
   std::vector<DecodeCut> cuts_;             // of the products, each once
-  std::vector<float> attn_ups_, ffn_ups_;
-  float output_up_ = 1;
   DeviceArray<DecodeLayer> decode_layers_;
   DeviceArray<DecodeOp> decode_ops_;
 };

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kRowWarps * 32)
     const std::uint8_t* from = data + (std::uint64_t{tile} * chunks + chunk) * chunk_bytes(F);
 #pragma unroll
     for (std::uint32_t pair = 0; pair < 8; ++pair) {
-      const std::uint32_t in_chunk = pair * 8 + lane % 4 * 2;
+      const std::uint32_t in_chunk = pair / 2 * 16 + lane % 4 * 4 + pair % 2 * 2;
       const std::uint32_t col = chunk * 64 + in_chunk;
       float w[2][2];
 #pragma unroll

@@ -19,12 +19,10 @@ __device__ __forceinline__ void write_codes(std::uint8_t* to, std::uint32_t lane
   if constexpr (has_nibbles(F)) {
     for (std::uint32_t step = 0; step < 4; ++step) {
       std::uint32_t word = 0;
-      for (std::uint32_t reg = 0; reg < 4; ++reg) {
-        for (std::uint32_t half = 0; half < 2; ++half) {
-          const std::uint32_t row = lane / 4 + (reg % 2) * 8;
-          const std::uint32_t col = step * 16 + (lane % 4) * 2 + (reg / 2) * 8 + half;
-          word |= code(row, col) << (half * 16 + reg * 4);
-        }
+      for (std::uint32_t i = 0; i < 8; ++i) {
+        const std::uint32_t row = lane / 4 + i % 2 * 8;
+        const std::uint32_t col = step * 16 + lane % 4 * 4 + i / 2;
+        word |= code(row, col) << q4_shift(place_of(row, col));
       }
       reinterpret_cast<std::uint32_t*>(to)[lane * 4 + step] = word;
     }

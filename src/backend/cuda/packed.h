@@ -1,9 +1,9 @@
 // Matrices as the device keeps them.
 //
 // A tile is 16 rows; a chunk is 64 columns of a tile. The bytes of a chunk lie together, a tile's chunks one
-// after the other, so that a warp streams a tile with bulk copies. Within a chunk the codes lie in the order
-// in which the lanes of a warp need them as the A operand of mma.m16n8k16 (a0..a3 of four steps of 16
-// columns); lane l holds rows l/4 and l/4 + 8. Rows and columns beyond the matrix are zero.
+// after the other, so that a warp streams a tile with bulk copies. Within a chunk the codes lie as the lanes
+// of a warp need them as the A operand of mma.m16n8k32 (of halves: m16n8k16), lane l those of rows l/4 and
+// l/4 + 8 (unpack.cuh has the order). Rows and columns beyond the matrix are zero.
 //
 //   Q4:  32 lanes x 16 bytes of codes 0..15 (value code - 8), then per row pair (l/4) the four f16 scales
 //        {row, row + 8} x {columns 0..31, 32..63}: 576 bytes

@@ -7,33 +7,32 @@
 
 namespace gem::cuda {
 
-// The four values of a lane in step s (16 columns) are a0..a3; each is a pair of neighbouring columns.
-//   a0: (row, c..c+1)  a1: (row + 8, c..c+1)  a2: (row, c + 8..c + 9)  a3: (row + 8, c + 8..c + 9)
-// with row = lane / 4 and c = 16 s + 2 (lane % 4).
+// In step s (16 columns) lane l holds columns 16 s + 4 (l % 4) and the next three of rows l / 4 and l / 4
+// + 8.
 struct Place {
-  std::uint32_t lane, step, reg, half;
+  std::uint32_t lane, step, place;  // place: among the four columns
+  bool second;                      // of the two rows
 };
 __host__ __device__ inline Place place_of(std::uint32_t row, std::uint32_t col) {
-  const std::uint32_t in_step = col % 16;
-  return {(row % 8) * 4 + (in_step % 8) / 2, col / 16, row / 8 + 2 * (in_step / 8), in_step % 2};
+  return {(row % 8) * 4 + (col % 16) / 4, col / 16, col % 4, row / 8 != 0};
 }
 
-// Byte and bit of a code within a chunk. Q4: word `step` of the lane; registers take the nibbles 0..3 of each
-// half of 16 bits, so that one mask expands a pair of columns.
+// Byte and bit of a code within a chunk. Q4: word `step` of the lane; a column's byte has the first row's
+// code in the low nibble.
 __host__ __device__ inline std::uint32_t q4_word(const Place& p) {
   return p.lane * 16 + p.step * 4;
 }
 __host__ __device__ inline std::uint32_t q4_shift(const Place& p) {
-  return p.half * 16 + p.reg * 4;
+  return p.place * 8 + (p.second ? 4u : 0u);
 }
-// Q8: the lane's 32 bytes are step-major; a register's pair of codes are bytes {0, 2} or {1, 3} of a word, so
-// that a word serves two registers.
+// Q8: a word for the first row's four columns, then one for the second's. Two 16-byte halves (steps 0, 1 and
+// 2, 3), 512 bytes apart: lanes read 16 bytes each without conflicts.
 __host__ __device__ inline std::uint32_t q8_byte(const Place& p) {
-  // Two 16-byte halves (steps 0, 1 and 2, 3), 512 bytes apart: lanes read 16 bytes each without conflicts.
-  return (p.step / 2) * 512 + p.lane * 16 + (p.step % 2) * 8 + (p.reg / 2) * 4 + p.half * 2 + (p.reg % 2);
+  return (p.step / 2) * 512 + p.lane * 16 + (p.step % 2) * 8 + (p.second ? 4u : 0u) + p.place;
 }
+// As a0 .. a3 of mma.m16n8k16: the first two columns of both rows, then the other two.
 __host__ __device__ inline std::uint32_t h16_byte(const Place& p) {
-  return p.step * 512 + p.lane * 16 + p.reg * 4 + p.half * 2;
+  return p.step * 512 + p.lane * 16 + p.place / 2 * 8 + (p.second ? 4u : 0u) + p.place % 2 * 2;
 }
 // Of the scale of a row's 32-block within the chunk, in units of one scale.
 __host__ __device__ inline std::uint32_t scale_index(std::uint32_t row, std::uint32_t block) {

@@ -108,6 +108,17 @@ inline unsigned __float_as_uint(float x) {
 inline float __uint_as_float(unsigned x) {
   return std::bit_cast<float>(x);
 }
+inline int __float_as_int(float x) {
+  return std::bit_cast<int>(x);
+}
+inline float __int_as_float(int x) {
+  return std::bit_cast<float>(x);
+}
+// To nearest, ties to even; what does not fit is the nearest that does, NaN 0.
+inline int __float2int_rn(float x) {
+  if (!(x == x)) return 0;
+  return x >= 0x1p31f ? INT_MAX : x <= -0x1p31f ? INT_MIN : static_cast<int>(std::nearbyint(x));
+}
 inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
   const std::uint64_t bytes = std::uint64_t{y} << 32 | x;
   unsigned out = 0;

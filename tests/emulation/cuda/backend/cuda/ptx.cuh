@@ -117,9 +117,56 @@ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
     }
   });
 }
-inline void mma(float (&d)[4], const float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  for (int i = 0; i < 4; ++i) d[i] = c[i];
-  mma(d, a, b0, b1);
+// The same of bytes: four columns of A a register, those of B 4 (lane % 4) and on. Steps of 16 columns.
+template <int Steps, bool Signed>
+void mma_bytes_of(int (&d)[4], const int (&c)[4], const unsigned* a, const unsigned* b) {
+  struct Mine {
+    int* d;
+    const int* c;
+    const unsigned* a;
+    const unsigned* b;
+  };
+  Mine mine = {d, c, a, b};
+  emulation::warp_meet(~0u, &mine, [](emulation::Brought all) {
+    const auto byte = [](unsigned word, int i, bool is_signed) {
+      const unsigned v = word >> (8 * i) & 0xff;
+      return is_signed ? static_cast<int>(static_cast<std::int8_t>(v)) : static_cast<int>(v);
+    };
+    int left[16][16 * Steps];
+    int right[16 * Steps][8];
+    unsigned sums[16][8];
+    for (int l = 0; l < 32; ++l) {
+      const Mine& m = *static_cast<const Mine*>(all[static_cast<std::size_t>(l)]);
+      for (int i = 0; i < 4; ++i) {
+        const int col = l % 4 * 4 + i;
+        for (int step = 0; step < Steps; ++step) {
+          left[l / 4][col + 16 * step] = byte(m.a[2 * step], i, Signed);
+          left[l / 4 + 8][col + 16 * step] = byte(m.a[2 * step + 1], i, Signed);
+          right[col + 16 * step][l / 4] = byte(m.b[step], i, true);
+        }
+        sums[l / 4 + i / 2 * 8][l % 4 * 2 + i % 2] = static_cast<unsigned>(m.c[i]);
+      }
+    }
+    for (int row = 0; row < 16; ++row) {
+      for (int k = 0; k < 16 * Steps; ++k) {
+        for (int col = 0; col < 8; ++col)
+          sums[row][col] += static_cast<unsigned>(left[row][k] * right[k][col]);
+      }
+    }
+    for (int l = 0; l < 32; ++l) {
+      const Mine& m = *static_cast<const Mine*>(all[static_cast<std::size_t>(l)]);
+      for (int i = 0; i < 4; ++i) m.d[i] = static_cast<int>(sums[l / 4 + i / 2 * 8][l % 4 * 2 + i % 2]);
+    }
+  });
+}
+template <bool Signed>
+void mma_bytes(int (&d)[4], const int (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  const unsigned b[2] = {b0, b1};
+  mma_bytes_of<2, Signed>(d, c, a, b);
+}
+inline void mma_bytes(int (&d)[4], const int (&c)[4], unsigned a0, unsigned a1, unsigned b) {
+  const unsigned a[2] = {a0, a1};
+  mma_bytes_of<1, true>(d, c, a, &b);
 }
 inline void load_matrices(unsigned (&r)[4], const void* row) {
   struct Mine {

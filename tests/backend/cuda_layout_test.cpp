@@ -57,7 +57,8 @@ TEST(CudaLayout, RoundsOfTheModelsFitTheDevicesThatPeopleHave) {
         for (const std::uint32_t rows : {1u, 2u, 8u, 9u, 16u, 32u, 128u}) {
           SCOPED_TRACE(::testing::Message() << device.name << ' ' << size.name << ' '
                                             << static_cast<int>(head) << ' ' << rows << " rows");
-          const auto layout = decode_layout(limits, sizes, size.layers, rows);
+          ASSERT_TRUE(decode_layout(limits, sizes, size.layers, rows, 1));
+          const auto layout = decode_layout(limits, sizes, size.layers, rows, std::min(rows, 16u));
           ASSERT_TRUE(layout);
           EXPECT_LE(layout->total, limits.shared_bytes);
           EXPECT_GE(layout->slots, 1u);
@@ -67,7 +68,7 @@ TEST(CudaLayout, RoundsOfTheModelsFitTheDevicesThatPeopleHave) {
           EXPECT_GE(layout->slot_bytes, sizes.most_chunk_bytes);
           EXPECT_LE(layout->reduce_at, layout->region_bytes);
           if (device.block_kb == 227) {
-            EXPECT_EQ(layout->most_heads, kMaxGroup);
+            EXPECT_EQ(layout->most_queries, kMaxGroup);
           }
         }
       }
@@ -86,7 +87,7 @@ TEST(CudaLayout, WhatDoesNotFitIsSaid) {
   DecodeLimits limits;
   limits.processors = 132;
   limits.shared_bytes = limits.block_bytes = 32 * 1024;
-  EXPECT_FALSE(decode_layout(limits, sizes_of(kSizes[0], limits, Format::kQ8), 48, 1));
+  EXPECT_FALSE(decode_layout(limits, sizes_of(kSizes[0], limits, Format::kQ8), 48, 1, 1));
 }
 
 }  // namespace

@@ -194,7 +194,8 @@ void CudaBackend::begin(const RoundRows& round) {
   row_host_.assign(rows_, {});
   tiles_host_.clear();
   sources_.clear();
-  units_[0] = units_[1] = 0;
+  for (int kind = 0; kind < 2; ++kind) units_[kind] = tasks_[kind] = longest_[kind] = 0;
+  prepares_ = false;
   halves_[0] = halves_[1] = true;
   std::uint32_t r = 0;
   std::uint32_t next_decode = 0;
@@ -223,12 +224,24 @@ void CudaBackend::begin(const RoundRows& round) {
       }
       for (int kind = 0; kind < 2; ++kind) {
         if (model_.head_dims[kind] == 0) continue;
+        const KeyChunks chunks =
+            key_chunks(first_key(info.position, kind == 0 ? g_.window : 0), info.last_key,
+                       key_block(model_.head_dims[kind]), model_.kv_heads[kind]);
+        info.chunk_length[kind] = chunks.length;
+        info.first_chunk[kind] = chunks.first;
+        info.unit_count[kind] = static_cast<std::uint16_t>(chunks.count);
         info.first_unit[kind] = units_[kind];
-        info.unit_count[kind] = key_chunks(first_key(info.position, kind == 0 ? g_.window : 0), info.last_key,
-                                           key_block(model_.head_dims[kind]), model_.kv_heads[kind])
-                                    .count;
-        units_[kind] += info.unit_count[kind];
+        units_[kind] += chunks.count;
+        info.first_task[kind] = tasks_[kind];
+        if (i > 0 && row_host_[next - 1].chunk_length[kind] == chunks.length) {
+          info.first_task[kind] = row_host_[next - 1].first_task[kind];
+          info.in_run[kind] = static_cast<std::uint16_t>(row_host_[next - 1].in_run[kind] + 1);
+        }
+        const std::uint32_t run_chunk = row_host_[next - info.in_run[kind]].first_chunk[kind];
+        tasks_[kind] = info.first_task[kind] + chunks.first + chunks.count - run_chunk;
+        longest_[kind] = std::max(longest_[kind], info.in_run[kind] + 1u);
       }
+      prepares_ = prepares_ || i >= 2;
     }
   }
   finals_ = static_cast<std::uint32_t>(round.final_rows.size());
@@ -324,8 +337,11 @@ DecodeJob CudaBackend::job(std::uint32_t phases) const {
   model_.describe(j);
   j.rows = rows_device_;
   j.row_count = decode_rows_;
-  j.units[0] = units_[0];
-  j.units[1] = units_[1];
+  for (int kind = 0; kind < 2; ++kind) {
+    j.units[kind] = units_[kind];
+    j.tasks[kind] = tasks_[kind];
+    j.longest[kind] = longest_[kind];
+  }
   j.halves[0] = halves_[0];
   j.halves[1] = halves_[1];
   j.finals = finals_device_;
@@ -473,7 +489,8 @@ void CudaBackend::start_stages() {
     prompt_ffn_output(layer);
   }
   const std::uint32_t phases = (decode_rows_ > 0 ? static_cast<std::uint32_t>(kPhasesOfLayer) : 0u) |
-                               (finals_ > 0 ? kPhaseFinal : 0u) | (logit_count_ > 0 ? kPhaseHead : 0u);
+                               (prepares_ ? kPhasePrepare : 0u) | (finals_ > 0 ? kPhaseFinal : 0u) |
+                               (logit_count_ > 0 ? kPhaseHead : 0u);
   if (phases != 0) {
     DecodeJob j = job(phases);
     j.whole = true;

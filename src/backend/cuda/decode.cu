@@ -113,7 +113,10 @@ struct Round {
     if (!(job.phases & kPhaseAttend)) {
       grid_wait();
     } else {
-      const bool few = min(layer.shape.heads / layer.shape.kv_heads, job.most_heads) <= 8;
+      const std::uint32_t of_kv_head = layer.shape.heads / layer.shape.kv_heads;
+      const bool few = min(of_kv_head, job.most_queries) *
+                           rows_together(job.longest[layer.kind], of_kv_head, job.most_queries) <=
+                       8;
       const auto attend = [&](auto octets, auto halves) {
         constexpr int kOctets = octets();
         constexpr bool kHalves = halves();
@@ -383,9 +386,10 @@ constexpr std::uint32_t preferred_bytes(std::uint32_t rows) {
 }
 constexpr std::uint32_t kAmple = 128 * 1024;  // less is short of memory
 
-// Bytes that attention needs for layers of that shape, when a unit takes up to so many heads.
-std::size_t attention_bytes(const HeadShape& s, std::uint32_t most_heads) {
-  const std::uint32_t group = std::min(s.heads / s.kv_heads, most_heads);
+// Bytes that attention needs for layers of that shape, when a unit takes up to so many queries.
+std::size_t attention_bytes(const HeadShape& s, std::uint32_t run, std::uint32_t most_queries) {
+  const std::uint32_t heads = s.heads / s.kv_heads;
+  const std::uint32_t group = std::min(heads, most_queries) * rows_together(run, heads, most_queries);
   switch ((s.head_dim + 31) / 32) {
     case 1:
       return std::size_t{Unit<32>::bytes(group)} * Unit<32>::kAtOnce;
@@ -441,7 +445,7 @@ std::uint32_t decode_pass_rows(const DecodeLimits& limits, std::uint32_t rows, s
 }
 
 std::optional<DecodeLayout> decode_layout(const DecodeLimits& limits, const DecodeSizes& sizes,
-                                          std::uint32_t layers, std::uint32_t rows) {
+                                          std::uint32_t layers, std::uint32_t rows, std::uint32_t run) {
   const std::uint32_t pass_rows = decode_pass_rows(limits, rows, sizes.most_parts);
   DecodeLayout layout;
   layout.pieces = decode_pieces(pass_rows);
@@ -452,7 +456,7 @@ std::optional<DecodeLayout> decode_layout(const DecodeLimits& limits, const Deco
   const std::size_t reduce = layout.pieces < 4 ? std::size_t{2} * kWarps * 16 * in_pass * 4 : 0;
   const std::size_t ops = align((std::size_t{layers} * kOpsOfLayer + 1) * sizeof(DecodeOp));
   const std::size_t shared = limits.shared_bytes;
-  // As many chunks of weights a copy, as many heads at once, and as much of the first-level cache as leave
+  // As many chunks of weights a copy, as many queries at once, and as much of the first-level cache as leave
   // every warp two copies under way; where nothing does, one copy.
   constexpr std::uint32_t kMostSlotBytes = 4 * chunk_bytes(Format::kA4);
   for (const std::size_t least_slots : {2, 1}) {
@@ -461,10 +465,10 @@ std::optional<DecodeLayout> decode_layout(const DecodeLimits& limits, const Deco
       if (at_once > 1 && at_once * least > kMostSlotBytes) continue;
       layout.slot_bytes = std::max(at_once * least, sizes.most_chunk_bytes);
       const std::size_t ring = std::size_t{kWarps} * layout.slot_bytes;
-      for (layout.most_heads = kMaxGroup; layout.most_heads > 0; layout.most_heads /= 2) {
+      for (layout.most_queries = kMaxGroup; layout.most_queries > 0; layout.most_queries /= 2) {
         std::size_t region = std::max<std::size_t>(operand + reduce, kMergeBytes);
         for (const HeadShape& s : sizes.shapes)
-          region = std::max(region, attention_bytes(s, layout.most_heads));
+          region = std::max(region, attention_bytes(s, run, layout.most_queries));
         region = align(region);
         for (const std::size_t room : {std::min<std::size_t>(shared, preferred_bytes(rows)), shared}) {
           if (region + ops + least_slots * ring > room) continue;
@@ -483,9 +487,10 @@ std::optional<DecodeLayout> decode_layout(const DecodeLimits& limits, const Deco
 
 void decode(DecodeJob job, const DecodeLimits& limits, const DecodeSizes& sizes, cudaStream_t stream) {
   const std::uint32_t rows = std::max(job.row_count, job.logit_count);
-  const std::optional<DecodeLayout> layout = decode_layout(limits, sizes, job.layer_count, rows);
+  const std::uint32_t run = std::max({job.longest[0], job.longest[1], 1u});
+  const std::optional<DecodeLayout> layout = decode_layout(limits, sizes, job.layer_count, rows, run);
   if (!layout) raise(cudaErrorInvalidValue, "this model's rows do not fit the device's shared memory");
-  job.most_heads = layout->most_heads;
+  job.most_queries = layout->most_queries;
   job.region_bytes = layout->region_bytes;
   job.reduce_at = layout->reduce_at;
   job.slots = layout->slots;

@@ -69,7 +69,8 @@ struct DecodeLayer {
 enum DecodePhase : std::uint32_t {
   kPhaseNormIn = 1,
   kPhaseQkv = 2,
-  kPhasePrepare = 4,  // alone only; a whole round prepares heads where attention reads them
+  kPhasePrepare = 4,  // alone, or where spans have several rows: else a whole round prepares heads where
+                      // attention reads them
   kPhaseAttend = 8,
   kPhaseMerge = 16,
   kPhaseOut = 32,
@@ -96,8 +97,10 @@ struct DecodeJob {
 
   const RowInfo* rows = nullptr;
   std::uint32_t row_count = 0;
-  std::uint32_t units[2] = {};  // chunks of keys of all rows, in sliding and full layers
-  bool halves[2] = {};          // all caches keep these layers' keys and values in f16
+  std::uint32_t units[2] = {};    // chunks of keys of all rows, in sliding and full layers
+  std::uint32_t tasks[2] = {};    // of all runs of rows (RowInfo)
+  std::uint32_t longest[2] = {};  // run, in rows
+  bool halves[2] = {};            // all caches keep these layers' keys and values in f16
   const std::uint32_t* finals = nullptr;
   std::uint32_t final_count = 0;
   const std::uint32_t* logit_rows = nullptr;  // indices into finals
@@ -134,7 +137,7 @@ struct DecodeJob {
   std::uint32_t slots = 0, slot_bytes = 0;  // of a warp's ring
   // Of the operand with the place where slices meet (the last part, from reduce_at on), or of attention.
   std::uint32_t region_bytes = 0, reduce_at = 0;
-  std::uint32_t most_heads = 0;  // that a unit of attention takes at once
+  std::uint32_t most_queries = 0;  // that a unit of attention takes at once
 };
 
 // Chunks of keys are the units of work of attention, one for each KV head. Their length depends on the row's
@@ -193,14 +196,21 @@ struct DecodeSizes {
 // How a launch divides a block's shared memory. Bits do not depend on it.
 struct DecodeLayout {
   std::uint32_t pieces = 0;
-  std::uint32_t most_heads = 0;
+  std::uint32_t most_queries = 0;
   std::uint32_t region_bytes = 0, reduce_at = 0;
   std::uint32_t slots = 0, slot_bytes = 0;
   std::uint32_t total = 0;  // bytes
 };
-// For that many rows (or rows of logits, where these are more). Nothing when it does not fit.
+// For that many rows (or rows of logits, where these are more), of which up to `run` meet their keys
+// together. Nothing when it does not fit.
 std::optional<DecodeLayout> decode_layout(const DecodeLimits& limits, const DecodeSizes& sizes,
-                                          std::uint32_t layers, std::uint32_t rows);
+                                          std::uint32_t layers, std::uint32_t rows, std::uint32_t run);
+// Rows of a run that a unit takes at once, of layers whose KV heads serve so many query heads each.
+__host__ __device__ constexpr std::uint32_t rows_together(std::uint32_t run, std::uint32_t heads,
+                                                          std::uint32_t most_queries) {
+  const std::uint32_t fit = most_queries / heads;
+  return fit < 2 ? 1 : fit < run ? fit : run;
+}
 
 // Launches the job, whose layout is set here. Error when the model does not fit the device's shared memory.
 void decode(DecodeJob job, const DecodeLimits& limits, const DecodeSizes& sizes, cudaStream_t stream);

@@ -1,10 +1,11 @@
 // Attention of the decode kernel: head norms, RoPE and the cache's new rows, then a row's keys in chunks,
 // each a maximum, a sum and a weighted sum of values, which are merged in order of the chunks.
 //
-// A unit of work is one chunk of one row for one KV head, whose query heads share every key and value that is
-// read (or for a share of these heads, where the memory does not hold them all). It prepares what it needs of
-// this round's keys itself (the rows of one span may see each other): several units write the same bits to
-// the same place.
+// A unit of work is one chunk of keys for one KV head, whose query heads share every key and value that is
+// read, and with them rows of a span that see the same chunk (or a share of these queries, where the memory
+// does not hold them all). What a query gets does not depend on the others. Of rows that are few in their
+// spans a unit prepares what it needs of this round's keys itself (the rows of one span may see each other):
+// several units write the same bits to the same place.
 #pragma once
 
 #include "backend/cuda/decode_operand.cuh"
@@ -194,7 +195,7 @@ __device__ __forceinline__ Parts qkv_of(const DecodeJob& job, std::uint32_t laye
   return {job.qkv, op.parts, job.row_count, op.width};
 }
 
-// kPhasePrepare: every head of every row by a warp.
+// kPhasePrepare: every head of every row by a warp, of as many blocks as there are.
 template <int D, int Pieces>
 __device__ __noinline__ void prepare_all(std::uint32_t index) {
   const DecodeShared& shared = block_state();
@@ -204,7 +205,7 @@ __device__ __noinline__ void prepare_all(std::uint32_t index) {
   const HeadShape& s = layer.shape;
   const std::uint32_t heads = s.heads + (s.own_keys ? 2 * s.kv_heads : 0);
 #pragma unroll 1
-  for (std::uint32_t i = block_index() * kWarps + thread_index() / 32; i < job.row_count * heads;
+  for (std::uint32_t i = thread_index() / 32 * gridDim.x + block_index(); i < job.row_count * heads;
        i += gridDim.x * kWarps) {
     const std::uint32_t row = i / heads;
     const std::uint32_t head = i % heads;
@@ -253,24 +254,40 @@ __device__ __forceinline__ void unit_sync(int unit) {
   }
 }
 
-// How many query heads a unit takes: all of a KV head's where the memory holds them, fewer while there are
-// less units than the device can work on at once. (Every head's bits are its own.)
+// How a layer's work is cut into units: a chunk of a run has `parts` groups of rows and `shares` groups of
+// heads for each KV head.
+struct UnitCut {
+  std::uint32_t heads, rows;  // of a unit, at most
+  std::uint32_t shares, parts;
+  std::uint32_t items;
+
+  __device__ __forceinline__ std::uint32_t queries() const { return heads * rows; }
+};
+// All query heads of a KV head where the memory holds them, fewer while there are less units than the device
+// can work on at once.
 template <int D>
-__device__ __forceinline__ std::uint32_t unit_heads(const DecodeJob& job, const DecodeLayer& layer) {
+__device__ __forceinline__ UnitCut unit_cut(const DecodeJob& job, const DecodeLayer& layer) {
   const HeadShape& s = layer.shape;
   const std::uint32_t of_kv_head = s.heads / s.kv_heads;
-  const std::uint32_t units = job.units[layer.kind] * s.kv_heads;
-  std::uint32_t most = min(of_kv_head, job.most_heads);
+  const std::uint32_t longest = job.longest[layer.kind];
+  UnitCut cut;
+  cut.heads = min(of_kv_head, job.most_queries);
+  cut.rows = rows_together(longest, of_kv_head, job.most_queries);
+  cut.parts = (longest + cut.rows - 1) / cut.rows;
+  const std::uint32_t units = job.tasks[layer.kind] * s.kv_heads * cut.parts;
 #pragma unroll 1
-  while (most > 1 && units * 2 * ((of_kv_head + most - 1) / most) <= gridDim.x * Unit<D>::kAtOnce)
-    most = (most + 1) / 2;
-  return most;
+  while (cut.heads > 1 &&
+         units * 2 * ((of_kv_head + cut.heads - 1) / cut.heads) <= gridDim.x * Unit<D>::kAtOnce)
+    cut.heads = (cut.heads + 1) / 2;
+  cut.shares = (of_kv_head + cut.heads - 1) / cut.heads;
+  cut.items = units * cut.shares;
+  return cut;
 }
 
 // Finds out what the item is, by one thread of a unit, and starts to bring keys and values into the
 // second-level cache, by all.
 template <int D>
-__device__ __noinline__ void plan_unit(std::uint32_t index, std::uint32_t item, std::uint32_t most) {
+__device__ __noinline__ void plan_unit(std::uint32_t index, std::uint32_t item, const UnitCut& cut) {
   DecodeShared& shared = block_state();
   using U = Unit<D>;
   const DecodeJob& job = shared.job;
@@ -279,46 +296,59 @@ __device__ __noinline__ void plan_unit(std::uint32_t index, std::uint32_t item, 
   const int unit = static_cast<int>(thread_index()) / U::kThreadsOf;
   const std::uint32_t thread = thread_index() % U::kThreadsOf;
   UnitPlan& plan = shared.plans[layer.kind][unit];
+  const bool prepares = job.whole && !(job.phases & kPhasePrepare) && s.own_keys;
   if (thread == 0 && (plan.item != item || plan.kv_heads != s.kv_heads)) {
     plan.item = item;
     plan.kv_heads = s.kv_heads;
     const std::uint32_t of_kv_head = s.heads / s.kv_heads;
-    const std::uint32_t shares = (of_kv_head + most - 1) / most;
-    const std::uint32_t chunk = item / (s.kv_heads * shares);
-    const std::uint32_t first_head = item % shares * most;  // of the KV head's
-    plan.chunk = chunk;
-    plan.kv_head = item / shares % s.kv_heads;
+    std::uint32_t rest = item / cut.shares;
+    const std::uint32_t first_head = (item - rest * cut.shares) * cut.heads;  // of the KV head's
+    const std::uint32_t part = rest % cut.parts;
+    rest /= cut.parts;
+    const std::uint32_t task = rest / s.kv_heads;
+    plan.kv_head = rest - task * s.kv_heads;
     plan.head = plan.kv_head * of_kv_head + first_head;
-    plan.heads = min(most, of_kv_head - first_head);
-    // The row whose chunk this is.
+    plan.heads = min(cut.heads, of_kv_head - first_head);
+    // The last row of the run whose chunk this is.
     std::uint32_t low = 0;
     std::uint32_t high = job.row_count;
 #pragma unroll 1
     while (high - low > 1) {
       const std::uint32_t middle = (low + high) / 2;
-      (row_info(job, middle).first_unit[layer.kind] <= chunk ? low : high) = middle;
+      (row_info(job, middle).first_task[layer.kind] <= task ? low : high) = middle;
     }
-    const RowInfo& info = row_info(job, low);
-    const std::uint32_t last = info.last_key;
-    const std::uint32_t first = first_key(info.position, layer.window);
-    const KeyChunks chunks = key_chunks(first, last, U::kKeys, job.kv_heads[layer.kind]);
-    const std::uint32_t begin = (chunks.first + chunk - info.first_unit[layer.kind]) * chunks.length;
-    const std::uint32_t end = min(begin + chunks.length, last + 1);
-    plan.row = low;
-    plan.first = first;
-    plan.last = last;
-    plan.begin = begin;
-    plan.end = end;
-    const std::uint32_t span_position = last - (low - info.span_first);
-    plan.fresh_begin = max(begin, span_position);
+    const std::uint32_t run_first = low - row_info(job, low).in_run[layer.kind];
+    plan.row = run_first + part * cut.rows;
+    plan.rows = plan.row > low ? 0 : min(cut.rows, low + 1 - plan.row);
+    if (plan.rows > 0) {
+      const RowInfo& run = row_info(job, run_first);
+      const RowInfo& first = row_info(job, plan.row);
+      const RowInfo& last = row_info(job, plan.row + plan.rows - 1);
+      const std::uint32_t length = run.chunk_length[layer.kind];
+      plan.chunk = run.first_chunk[layer.kind] + task - run.first_task[layer.kind];
+      plan.begin = plan.chunk * length;
+      plan.end = min(plan.begin + length, last.last_key + 1);
+      // The chunk may be one of other rows of the run.
+      if (plan.chunk < first.first_chunk[layer.kind] || plan.end <= plan.begin) plan.rows = 0;
+      const std::uint32_t span_position = last.last_key - (plan.row + plan.rows - 1 - last.span_first);
+      plan.fresh_begin = max(plan.begin, span_position);
+      plan.fresh_row = last.span_first + plan.fresh_begin - span_position;
+    }
+    plan.row_of = 0;
+#pragma unroll 1
+    for (std::uint32_t r = 1; r < plan.rows; ++r) {
+#pragma unroll 1
+      for (std::uint32_t h = 0; h < plan.heads; ++h)
+        plan.row_of |= std::uint64_t{r} << (4 * (r * plan.heads + h));
+    }
   }
-  if (thread == 0) {
-    const bool fresh = job.whole && s.own_keys && plan.end > plan.fresh_begin;
-    plan.fresh = fresh ? plan.end - plan.fresh_begin : 0;
+  if (thread == 0 && plan.rows > 0) {
+    plan.fresh = prepares && plan.end > plan.fresh_begin ? plan.end - plan.fresh_begin : 0;
     plan.cache =
         plan.row < kCachedRows ? shared.caches[index % 2][plan.row] : job.rows[plan.row].layers[index];
   }
   unit_sync<D>(unit);
+  if (plan.rows == 0) return;
   const CacheLayer cache = plan.cache;
   const std::uint32_t begin = plan.begin;
   const std::uint32_t near_end = min(begin + U::kKeys, plan.end);
@@ -350,6 +380,7 @@ struct UnitMemory {
   float *peaks, *totals;  // so far
   float* keep;            // what the sums so far are multiplied by
 
+  // `most`: queries.
   __device__ __forceinline__ UnitMemory(int unit, std::uint32_t most) {
     using U = Unit<D>;
     queries = reinterpret_cast<std::uint32_t*>(region() + unit * U::bytes(most));
@@ -361,7 +392,7 @@ struct UnitMemory {
   }
 };
 
-// The queries, and this round's keys and values of the row's span that lie in the chunk.
+// The queries, and this round's keys and values of the rows' span that lie in the chunk.
 template <int D, int Pieces>
 __device__ __noinline__ void prepare_unit(std::uint32_t index, std::uint32_t most) {
   const DecodeShared& shared = block_state();
@@ -374,7 +405,8 @@ __device__ __noinline__ void prepare_unit(std::uint32_t index, std::uint32_t mos
   const int unit = static_cast<int>(thread_index()) / U::kThreadsOf;
   const UnitPlan& plan = shared.plans[layer.kind][unit];
   const UnitMemory<D> memory(unit, most);
-  const std::uint32_t group = plan.heads;
+  const std::uint32_t group = plan.rows * plan.heads;
+  const bool prepared = !job.whole || (job.phases & kPhasePrepare);
 #pragma unroll 1
   for (std::uint32_t task = thread_index() % U::kThreadsOf / 32; task < group + 2 * plan.fresh;
        task += U::kUnitWarps) {
@@ -385,18 +417,31 @@ __device__ __noinline__ void prepare_unit(std::uint32_t index, std::uint32_t mos
     const auto keep_query = [&](std::uint32_t e, const auto& v) {
       store_split(memory.queries + task * U::kQueryStride, e, v);
     };
-    if (is_query && !job.whole) {
-      const float* q = job.query + (std::size_t{plan.row} * s.heads + plan.head + task) * d;
-#pragma unroll 1
-      for (std::uint32_t e = lane; e < D; e += 32) keep_query(e, e < d ? __ldcg(q + e) : 0.0f);
+    const std::uint32_t row = is_query ? plan.row_of_query(task) : 0;
+    const std::uint32_t head = plan.head + task - row * plan.heads;
+    if (is_query && prepared) {
+      const float* q = job.query + (std::size_t{plan.row + row} * s.heads + head) * d;
+      constexpr int kQuads = D < 128 ? 1 : D / 128;
+      float4 v[kQuads];
+#pragma unroll
+      for (int i = 0; i < kQuads; ++i) {
+        const std::uint32_t e = (lane + 32u * i) * 4;
+        clear(v[i]);
+        if (e < d) v[i] = load4(q + e);
+      }
+#pragma unroll
+      for (int i = 0; i < kQuads; ++i) {
+        const std::uint32_t e = (lane + 32u * i) * 4;
+        if (e < D) keep_query(e, v[i]);
+      }
     } else {
-      const std::uint32_t position = is_query ? plan.last : plan.fresh_begin + (task - group) / 2;
-      const std::uint32_t from = plan.row - (plan.last - position);
-      const std::uint32_t column = head_column(s, kind, is_query ? plan.head + task : plan.kv_head);
+      const std::uint32_t fresh = is_query ? 0 : (task - group) / 2;
+      const std::uint32_t from = is_query ? plan.row + row : plan.fresh_row + fresh;
+      const std::uint32_t column = head_column(s, kind, is_query ? head : plan.kv_head);
       HeadVector<D, Pieces> x;
       x.load(qkv_of(job, index), from, column, kind, layer, turns_of(job, from, layer.kind), job.epsilon);
       if (!is_query) {
-        store_head(x, s, plan.cache, position, plan.kv_head, kind);
+        store_head(x, s, plan.cache, plan.fresh_begin + fresh, plan.kv_head, kind);
         continue;
       }
 #pragma unroll 1
@@ -410,7 +455,7 @@ __device__ __noinline__ void prepare_unit(std::uint32_t index, std::uint32_t mos
   }
 }
 
-// `Octets`: of query heads that share a KV head, at most. `Halves`: keys and values are f16. Waits for the
+// `Octets`: of queries of a unit, at most. `Halves`: keys and values are f16. Waits for the
 // product before (grid_wait) as late as it can.
 template <int D, int Pieces, int Octets, bool Halves>
 __device__ __noinline__ void attend_all(std::uint32_t index) {
@@ -420,24 +465,30 @@ __device__ __noinline__ void attend_all(std::uint32_t index) {
   using U = Unit<D>;
   const HeadShape& s = layer.shape;
   const std::uint32_t d = s.head_dim;
-  const std::uint32_t most = unit_heads<D>(job, layer);
+  const UnitCut cut = unit_cut<D>(job, layer);
+  const std::uint32_t most = cut.queries();
+  const std::uint32_t items = cut.items;
   const std::uint32_t in_block = thread_index();
   const int lane = in_block % 32;
   const int unit = static_cast<int>(in_block) / U::kThreadsOf;  // of the block's
   const std::uint32_t thread = in_block % U::kThreadsOf;
   const std::uint32_t warp = thread / 32;
-  const std::uint32_t items = job.units[layer.kind] * s.kv_heads * ((s.heads / s.kv_heads + most - 1) / most);
-  const std::uint32_t first_item = block_index() * U::kAtOnce + unit;
+  // Few units lie in blocks of their own.
+  const std::uint32_t first_item = unit * gridDim.x + block_index();
 
-  if (first_item < items) plan_unit<D>(index, first_item, most);
+  if (first_item < items) plan_unit<D>(index, first_item, cut);
   grid_wait();
 #pragma unroll 1
   for (std::uint32_t item = first_item; item < items; item += gridDim.x * U::kAtOnce) {
-    if (item != first_item) plan_unit<D>(index, item, most);
+    if (item != first_item) plan_unit<D>(index, item, cut);
+    const UnitPlan& plan = shared.plans[layer.kind][unit];
+    if (plan.rows == 0) {
+      unit_sync<D>(unit);  // before the next plan
+      continue;
+    }
     prepare_unit<D, Pieces>(index, most);
     unit_sync<D>(unit);
 
-    const UnitPlan& plan = shared.plans[layer.kind][unit];
     const UnitMemory<D> memory(unit, most);
     float* const scores = memory.scores;
     float* const peaks = memory.peaks;
@@ -445,11 +496,10 @@ __device__ __noinline__ void attend_all(std::uint32_t index) {
     float* const keep = memory.keep;
     const CacheLayer cache = plan.cache;
     const std::uint32_t kv_head = plan.kv_head;
-    const std::uint32_t group = plan.heads;
+    const std::uint32_t group = plan.rows * plan.heads;
     const std::uint32_t begin = plan.begin;
     const std::uint32_t end = plan.end;
-    const std::uint32_t first = plan.first;
-    // The lane's rows of A: of heads that there are not, another's; nobody reads what comes of it.
+    // The lane's rows of A: of queries that there are not, another's; nobody reads what comes of it.
     const std::uint32_t* queries[Octets];
     const std::uint32_t* probabilities[Octets];
 #pragma unroll
@@ -467,7 +517,7 @@ __device__ __noinline__ void attend_all(std::uint32_t index) {
       const std::uint32_t my_key = warp * U::kKeyTiles * 8;
       if (block + my_key < end) {
         // Products that do not wait for each other.
-        constexpr int kChains = D < 128 ? 1 : Octets == 1 ? 4 : 2;
+        constexpr int kChains = D < 128 ? 1 : 4;
         float c[kChains][Octets][U::kKeyTiles][4] = {};
         const std::size_t keys =
             (std::size_t{kv_head} * cache.slots + slot + my_key + lane / 4) * D + (lane % 4) * 8;
@@ -513,16 +563,19 @@ __device__ __noinline__ void attend_all(std::uint32_t index) {
 #pragma unroll
       for (int n = 0; n < U::kOutTiles; ++n) load_value(b[n], n, 0);
       unit_sync<D>(unit);
-      // Probabilities, head after head.
+      // Probabilities, query after query.
 #pragma unroll 1
       for (std::uint32_t m = warp; m < group; m += U::kUnitWarps) {
         constexpr int kOfLane = U::kKeys / 32;
+        const RowInfo& info = row_info(job, plan.row + plan.row_of_query(m));
+        const std::uint32_t first = first_key(info.position, layer.window);
+        const std::uint32_t until = min(end, info.last_key + 1);
         float x[kOfLane];
         float peak = -INFINITY;
 #pragma unroll
         for (int i = 0; i < kOfLane; ++i) {
           const std::uint32_t key = block + i * 32 + lane;
-          x[i] = key >= first && key < end ? scores[m * U::kScoreStride + i * 32 + lane] : -INFINITY;
+          x[i] = key >= first && key < until ? scores[m * U::kScoreStride + i * 32 + lane] : -INFINITY;
           peak = fmaxf(peak, x[i]);
         }
 #pragma unroll
@@ -574,22 +627,30 @@ __device__ __noinline__ void attend_all(std::uint32_t index) {
         }
       }
     }
-    const std::size_t to = std::size_t{plan.chunk} * s.heads + plan.head;
+    // Where a query's results go: nowhere if its row does not see the chunk, which others of the run do.
+    const auto place = [&](std::uint32_t m, std::size_t& to) {
+      const std::uint32_t row = plan.row_of_query(m);
+      const RowInfo& info = row_info(job, plan.row + row);
+      const std::uint32_t of_row = plan.chunk - info.first_chunk[layer.kind];
+      to = std::size_t{info.first_unit[layer.kind] + of_row} * s.heads + plan.head + m - row * plan.heads;
+      return plan.chunk >= info.first_chunk[layer.kind] && of_row < info.unit_count[layer.kind];
+    };
+    std::size_t to = 0;
     if (column < d) {
 #pragma unroll
       for (int o = 0; o < Octets; ++o) {
         const std::uint32_t m = o * 8 + lane / 4;
-        if (m >= group) break;
+        if (m >= group || !place(m, to)) continue;
 #pragma unroll
         for (int n = 0; n < U::kOutTiles; ++n) {
           const std::uint32_t c = column + n * 8 + (lane % 4) * 2;
           const float(&v)[4] = sum[o][n];
           if (c < d)
-            *reinterpret_cast<float2*>(job.sums + (to + m) * d + c) = make_float2(v[0] + v[2], v[1] + v[3]);
+            *reinterpret_cast<float2*>(job.sums + to * d + c) = make_float2(v[0] + v[2], v[1] + v[3]);
         }
       }
     }
-    if (thread < group) job.stats[to + thread] = make_float2(peaks[thread], totals[thread]);
+    if (thread < group && place(thread, to)) job.stats[to] = make_float2(peaks[thread], totals[thread]);
     unit_sync<D>(unit);  // before the next unit's queries
   }
 }

@@ -22,16 +22,24 @@ struct CacheLayer {
   KvElement element = KvElement::kF16;
 };
 constexpr std::uint32_t kKeySlots = 128;
-constexpr std::uint32_t kMaxGroup = 16;  // query heads of one KV head
+constexpr std::uint32_t kMaxGroup = 16;  // queries that meet one KV head's keys at once
 
 struct RowInfo {
   std::int32_t token = 0;
   std::uint32_t position = 0;
   const CacheLayer* layers = nullptr;  // [layers] on the device
   std::uint32_t span_first = 0;        // the round's first row of the same span
-  std::uint32_t first_unit[2] = {};    // of attention's units, in sliding and full layers (decode rows),
-  std::uint32_t unit_count[2] = {};    // and how many are the row's
   std::uint32_t last_key = 0;          // the last position that it sees
+  // Of a decode row's chunks of keys, in sliding and full layers: their length, the first one, the place of
+  // the first one's results, and how many there are.
+  std::uint32_t chunk_length[2] = {};
+  std::uint32_t first_chunk[2] = {};
+  std::uint32_t first_unit[2] = {};
+  std::uint16_t unit_count[2] = {};
+  // Rows of a span whose chunks have the same length are a run: they meet the keys of a chunk together. Which
+  // row of the run this is, and the number of the run's first chunk among those of all runs.
+  std::uint16_t in_run[2] = {};
+  std::uint32_t first_task[2] = {};
 };
 
 struct HeadShape {

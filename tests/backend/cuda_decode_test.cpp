@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "backend/cuda/cuda.h"
@@ -29,7 +31,7 @@ struct SmallModel {
     g.heads = heads;
     g.window = 64;
     g.vocab = vocab;
-    g.context = 64;
+    g.context = 256;
     g.norm_epsilon = 1e-6f;
     g.rope_base_sliding = g.rope_base_full = 1e4;
     g.embedding_multiplier = 1;
@@ -142,6 +144,176 @@ TEST_F(CudaDecode, AHeadOfManyTilesIsMultipliedWhole) {
     for (const std::uint32_t r : {0u, rows - 1})
       testing::expect_product(m.w.token_embd, std::span(x).subspan(std::size_t{r} * m.g.hidden, m.g.hidden),
                               backend->logits(r), "the head", testing::kSixteenBitProduct);
+  }
+}
+
+// Rows of a window meet their keys together, in chunks that some of them do not see: windows that cross the
+// ends of chunks and of the sliding window, and, of 96 KV heads, the place where chunks become longer.
+TEST_F(CudaDecode, RowsOfAWindowHaveTheBitsOfRowsAlone) {
+  for (const auto& [heads, kv_heads, length] : {std::tuple(4u, 2u, 104u), {96u, 96u, 40u}}) {
+    const DecodeLimits limits = DecodeLimits::of(0);
+    if (limits.parts_of(heads * 64) > limits.processors) continue;
+    const SmallModel m(heads, 64, kv_heads);
+    const auto backend = make_cuda_backend(m.g, m.w);
+    std::vector<std::int32_t> tokens(length);
+    for (std::uint32_t r = 0; r < length; ++r) tokens[r] = static_cast<std::int32_t>(r % 61);
+    const auto rows_of = [&](std::uint32_t window) {
+      const auto cache = backend->new_cache(KvPlan::make(m.g, 128, 64, KvType::kF16));
+      std::vector<float> out;
+      std::uint32_t rows = 1;  // a first row, so that windows of two cross these places too
+      for (std::uint32_t at = 0; at < length; at += rows, rows = std::min(window, length - at)) {
+        std::vector<std::uint32_t> all(rows);
+        for (std::uint32_t r = 0; r < rows; ++r) all[r] = r;
+        const RowSpan span[] = {{cache.get(), at, rows, false}};
+        backend->begin({span, std::span(tokens).subspan(at, rows), {}, all, {}});
+        EXPECT_TRUE(backend->run_all());
+        const std::vector<float> x = backend->read(Activation::kFinal);
+        out.insert(out.end(), x.begin(), x.end());
+        cache->advance(rows);
+      }
+      return out;
+    };
+    const std::vector<float> alone = rows_of(1);
+    for (const std::uint32_t window : {2u, 3u, 16u, 33u}) {
+      if (heads == 96 && window == 33) continue;
+      const std::vector<float> together = rows_of(window);
+      ASSERT_EQ(together.size(), alone.size());
+      EXPECT_EQ(std::memcmp(together.data(), alone.data(), alone.size() * sizeof(float)), 0)
+          << heads << " heads, windows of " << window;
+    }
+  }
+}
+
+// Activations as the products read them: 16 bits a block of 32, by the rule of decode_operand.cuh.
+class CudaOperand : public CudaDecode {
+ protected:
+  static constexpr std::uint32_t kWidth = 256;
+  const SmallModel model_{2, 64};
+
+  // A round of `rows` rows up to the product `down`.
+  void begin(Backend& backend, std::uint32_t rows) {
+    cache_ = backend.new_cache(KvPlan::make(model_.g, 64, 64, KvType::kF16));
+    const std::vector<std::int32_t> tokens(rows, 1);
+    const RowSpan span[] = {{cache_.get(), 0, rows, false}};
+    backend.begin({span, tokens, {}, {}, {}});
+    backend.embed();
+    backend.attn_input(0);
+    backend.qk_prep(0);
+    backend.attention(0);
+    backend.attn_output(0);
+    backend.ffn_input(0);
+  }
+  static std::vector<float> rounded(std::span<const float> block) {
+    float top = 0;
+    double length = 0;
+    for (const float x : block) {
+      top = std::max(top, std::fabs(x));
+      length += double{std::fabs(x)};
+    }
+    int e = top == 0 ? -126 : std::max(std::ilogb(top) - 14, -126);
+    if (std::ldexp(double{top}, -e) > 32639 || std::ldexp(length, -e) > (1 << 19) - 64) ++e;
+    std::vector<float> out;
+    for (const float x : block)
+      out.push_back(static_cast<float>(std::ldexp(std::nearbyint(std::ldexp(double{x}, -e)), e)));
+    return out;
+  }
+  std::unique_ptr<KvCache> cache_;
+};
+
+TEST_F(CudaOperand, ABlockIsRoundedToSixteenBits) {
+  const auto backend = make_cuda_backend(model_.g, model_.w);
+  for (const std::uint32_t rows : {3u, 9u, 17u}) {
+    std::vector<float> x = testing::random_floats(std::size_t{rows} * kWidth, rows);
+    const auto block = [&](std::uint32_t row, std::uint32_t i) {
+      return std::span(x).subspan(std::size_t{row} * kWidth + i * 32, 32);
+    };
+    for (float& v : block(0, 0)) v = 0;
+    block(0, 1)[7] = 1e6f;                    // the others nearly vanish
+    for (float& v : block(0, 2)) v = -1.99f;  // as long as a block can be
+    for (float& v : block(0, 3)) v *= 1e-38f;
+    for (float& v : block(0, 4)) v *= 1e25f;
+    block(0, 5)[31] = 32700.0f / 4096;  // more than two signed bytes hold
+    for (float& v : block(0, 6)) v *= 1e-42f;
+    begin(*backend, rows);
+    backend->write(Activation::kFfn, x);
+    const std::vector<float> found = backend->read(Activation::kFfn);
+    for (std::size_t at = 0; at < x.size(); at += 32) {
+      const std::vector<float> expected = rounded(std::span(x).subspan(at, 32));
+      for (std::size_t i = 0; i < 32; ++i)
+        ASSERT_EQ(found[at + i], expected[i]) << "row " << at / kWidth << " column " << at % kWidth + i;
+    }
+  }
+}
+
+// What is not finite stays so, in the whole row that is computed from it and in no other.
+TEST_F(CudaOperand, WhatIsNotFiniteIsNotLost) {
+  const auto backend = make_cuda_backend(model_.g, model_.w);
+  for (const std::uint32_t rows : {2u, 9u, 17u}) {
+    const std::vector<float> x = testing::random_floats(std::size_t{rows} * kWidth, rows);
+    begin(*backend, rows);
+    backend->write(Activation::kFfn, x);
+    backend->ffn_output(0);
+    const std::vector<float> sound = backend->read(Activation::kResidual);
+    for (const float bad : {NAN, INFINITY, -INFINITY, 3e38f}) {
+      std::vector<float> with = x;
+      with[kWidth + 77] = bad;
+      begin(*backend, rows);
+      backend->write(Activation::kFfn, with);
+      const std::vector<float> read = backend->read(Activation::kFfn);
+      for (std::size_t i = 0; i < read.size(); ++i)
+        ASSERT_EQ(std::isnan(read[i]), i / 32 == (kWidth + 77) / 32) << bad << " at " << i;
+      backend->ffn_output(0);
+      const std::vector<float> found = backend->read(Activation::kResidual);
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        if (i / kWidth == 1) {
+          ASSERT_TRUE(std::isnan(found[i])) << bad << " at " << i;
+        } else {
+          ASSERT_EQ(found[i], sound[i]) << bad << " at " << i;
+        }
+      }
+    }
+  }
+}
+
+// Sums at the ends of their range: the lowest codes times blocks that are as long as they can be.
+TEST_F(CudaOperand, TheLargestSumsAreExact) {
+  struct Kind {
+    StorageType type;
+    std::byte codes;
+    double code;
+  };
+  for (const Kind& kind : {Kind{StorageType::kQ4_0, std::byte{0}, -8},
+                           {StorageType::kQ4_0, std::byte{0xff}, 7},
+                           {StorageType::kQ8_0, std::byte{0x80}, -128}}) {
+    std::vector<std::byte> storage(*storage_bytes(kind.type, std::size_t{64} * kWidth), kind.codes);
+    const std::size_t block = storage_info(kind.type).block_bytes;
+    for (std::size_t at = 0; at < storage.size(); at += block) {
+      storage[at] = std::byte{0};
+      storage[at + 1] = std::byte{0x3c};  // 1 in f16
+    }
+    Weights w = model_.w;
+    w.token_embd.type = kind.type;
+    w.token_embd.data = storage.data();
+    const auto backend = make_cuda_backend(model_.g, w);
+    for (const std::uint32_t rows : {1u, 5u, 16u, 32u}) {
+      const auto cache = backend->new_cache(KvPlan::make(model_.g, 64, 64, KvType::kF16));
+      const std::vector<std::int32_t> tokens(rows, 1);
+      std::vector<std::uint32_t> all(rows);
+      for (std::uint32_t r = 0; r < rows; ++r) all[r] = r;
+      const RowSpan span[] = {{cache.get(), 0, rows, false}};
+      backend->begin({span, tokens, {}, all, all});
+      // 32,767 of 16,384: rounded to 2. And a little less than the longest that keeps its bits.
+      for (const auto& [x, rounded] :
+           {std::pair(32767.0f / 16384, 2.0), {16381.0f / 16384, 16381.0 / 16384}}) {
+        for (const float sign : {1.0f, -1.0f}) {
+          backend->write(Activation::kFinal, std::vector<float>(std::size_t{rows} * kWidth, sign * x));
+          backend->head();
+          for (std::uint32_t r = 0; r < rows; ++r)
+            ASSERT_EQ(backend->logits(r)[63], kind.code * double{sign} * rounded * kWidth)
+                << rows << ' ' << x;
+        }
+      }
+    }
   }
 }
 

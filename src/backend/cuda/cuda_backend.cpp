@@ -283,7 +283,6 @@ void CudaBackend::reserve() {
   maxima_.reserve(n.best * kMostGroups);
   best_.reserve(n.best_rows);
   best_host_.reserve(n.best_rows);
-  logits_fetched_.assign(logit_count_, false);
   pairs_.reserve(n.pairs);
   next_.reserve(n.next);
   next_host_.reserve(n.next);
@@ -467,6 +466,7 @@ void CudaBackend::fetch(T* to, const T* from, std::size_t count) const {
 }
 
 void CudaBackend::fetch_results() {
+  logits_fetched_.assign(logit_count_, false);
   if (best_serves(g_.vocab)) {
     find_best(logits_.data(), logit_count_, g_.vocab, maxima_.data(), best_.data(), stream_);
     fetch(best_host_.data(), best_.data(), logit_count_);

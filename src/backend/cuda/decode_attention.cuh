@@ -633,7 +633,7 @@ __device__ __noinline__ void attend_all(std::uint32_t index) {
       const RowInfo& info = row_info(job, plan.row + row);
       const std::uint32_t of_row = plan.chunk - info.first_chunk[layer.kind];
       to = std::size_t{info.first_unit[layer.kind] + of_row} * s.heads + plan.head + m - row * plan.heads;
-      return plan.chunk >= info.first_chunk[layer.kind] && of_row < info.unit_count[layer.kind];
+      return of_row < info.unit_count[layer.kind];
     };
     std::size_t to = 0;
     if (column < d) {

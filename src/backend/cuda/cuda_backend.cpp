@@ -194,7 +194,6 @@ void CudaBackend::begin(const RoundRows& round) {
   row_host_.assign(rows_, {});
   tiles_host_.clear();
   sources_.clear();
-  for (int kind = 0; kind < 2; ++kind) units_[kind] = tasks_[kind] = longest_[kind] = 0;
   prepares_ = false;
   halves_[0] = halves_[1] = true;
   std::uint32_t r = 0;
@@ -222,27 +221,16 @@ void CudaBackend::begin(const RoundRows& round) {
       for (const LayerGeometry& l : g_.layers) {
         if (l.kv_source) sources_.push_back(cache->layer(*l.kv_source));
       }
-      for (int kind = 0; kind < 2; ++kind) {
-        if (model_.head_dims[kind] == 0) continue;
-        const KeyChunks chunks =
-            key_chunks(first_key(info.position, kind == 0 ? g_.window : 0), info.last_key,
-                       key_block(model_.head_dims[kind]), model_.kv_heads[kind]);
-        info.chunk_length[kind] = chunks.length;
-        info.first_chunk[kind] = chunks.first;
-        info.unit_count[kind] = static_cast<std::uint16_t>(chunks.count);
-        info.first_unit[kind] = units_[kind];
-        units_[kind] += chunks.count;
-        info.first_task[kind] = tasks_[kind];
-        if (i > 0 && row_host_[next - 1].chunk_length[kind] == chunks.length) {
-          info.first_task[kind] = row_host_[next - 1].first_task[kind];
-          info.in_run[kind] = static_cast<std::uint16_t>(row_host_[next - 1].in_run[kind] + 1);
-        }
-        const std::uint32_t run_chunk = row_host_[next - info.in_run[kind]].first_chunk[kind];
-        tasks_[kind] = info.first_task[kind] + chunks.first + chunks.count - run_chunk;
-        longest_[kind] = std::max(longest_[kind], info.in_run[kind] + 1u);
-      }
       prepares_ = prepares_ || i >= 2;
     }
+  }
+  for (int kind = 0; kind < 2; ++kind) {
+    work_[kind] = {};
+    if (model_.head_dims[kind] == 0) continue;
+    work_[kind] =
+        plan_attention(std::span(row_host_).first(decode_rows_), kind,
+                       {model_.head_dims[kind], g_.heads, model_.kv_heads[kind], kind == 0 ? g_.window : 0},
+                       limits_.processors);
   }
   finals_ = static_cast<std::uint32_t>(round.final_rows.size());
   final_host_.clear();
@@ -256,7 +244,8 @@ void CudaBackend::begin(const RoundRows& round) {
 }
 
 void CudaBackend::reserve() {
-  const RoundSizes n = sizes_of(decode_rows_, prompt_rows_, logit_count_, finals_, units_);
+  const std::uint32_t units[2] = {work_[0].units, work_[1].units};
+  const RoundSizes n = sizes_of(decode_rows_, prompt_rows_, logit_count_, finals_, units);
   residual_.reserve(n.residual);
   between_.reserve(n.between);
   qkv_.reserve(n.qkv);
@@ -337,9 +326,10 @@ DecodeJob CudaBackend::job(std::uint32_t phases) const {
   j.rows = rows_device_;
   j.row_count = decode_rows_;
   for (int kind = 0; kind < 2; ++kind) {
-    j.units[kind] = units_[kind];
-    j.tasks[kind] = tasks_[kind];
-    j.longest[kind] = longest_[kind];
+    j.units[kind] = work_[kind].units;
+    j.tasks[kind] = work_[kind].tasks;
+    j.chunks_of_task[kind] = work_[kind].chunks_of_task;
+    j.longest[kind] = work_[kind].longest;
   }
   j.halves[0] = halves_[0];
   j.halves[1] = halves_[1];

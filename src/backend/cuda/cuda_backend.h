@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/attention_plan.h"
 #include "backend/cuda/best.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/cuda_cache.h"
@@ -145,8 +146,8 @@ class CudaBackend final : public Backend {
 
   // The round.
   std::uint32_t rows_ = 0, decode_rows_ = 0, prompt_rows_ = 0, finals_ = 0, logit_count_ = 0;
-  // Of attention, in sliding and full layers (DecodeJob).
-  std::uint32_t units_[2] = {}, tasks_[2] = {}, longest_[2] = {};
+  // Of attention, in sliding and full layers.
+  AttentionWork work_[2];
   bool prepares_ = false;  // heads in a phase of their own: there are spans of more than two decode rows
   bool halves_[2] = {};
   std::vector<std::uint32_t> order_;

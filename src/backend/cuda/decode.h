@@ -97,10 +97,11 @@ struct DecodeJob {
 
   const RowInfo* rows = nullptr;
   std::uint32_t row_count = 0;
-  std::uint32_t units[2] = {};    // chunks of keys of all rows, in sliding and full layers
-  std::uint32_t tasks[2] = {};    // of all runs of rows (RowInfo)
-  std::uint32_t longest[2] = {};  // run, in rows
-  bool halves[2] = {};            // all caches keep these layers' keys and values in f16
+  std::uint32_t units[2] = {};  // chunks of keys of all rows, in sliding and full layers
+  std::uint32_t tasks[2] = {};  // as plan_attention() gives them, like the next two
+  std::uint32_t chunks_of_task[2] = {};
+  std::uint32_t longest[2] = {};
+  bool halves[2] = {};  // all caches keep these layers' keys and values in f16
   const std::uint32_t* finals = nullptr;
   std::uint32_t final_count = 0;
   const std::uint32_t* logit_rows = nullptr;  // indices into finals

@@ -1,11 +1,12 @@
 // Attention of the decode kernel: head norms, RoPE and the cache's new rows, then a row's keys in chunks,
 // each a maximum, a sum and a weighted sum of values, which are merged in order of the chunks.
 //
-// A unit of work is one chunk of keys for one KV head, whose query heads share every key and value that is
-// read, and with them rows of a span that see the same chunk (or a share of these queries, where the memory
-// does not hold them all). What a query gets does not depend on the others. Of rows that are few in their
-// spans a unit prepares what it needs of this round's keys itself (the rows of one span may see each other):
-// several units write the same bits to the same place.
+// A unit of work is a chunk of keys for one KV head (some neighbouring ones, one after the other, where there
+// are many), whose query heads share every key and value that is read, and with them rows of a span that see
+// the same chunk (or a share of these queries, where the memory does not hold them all). What a query gets
+// does not depend on the others. Of rows that are few in their spans a unit prepares what it needs of this
+// round's keys itself (the rows of one span may see each other): several units write the same bits to the
+// same place.
 #pragma once
 
 #include "backend/cuda/decode_operand.cuh"
@@ -254,8 +255,8 @@ __device__ __forceinline__ void unit_sync(int unit) {
   }
 }
 
-// How a layer's work is cut into units: a chunk of a run has `parts` groups of rows and `shares` groups of
-// heads for each KV head.
+// How a layer's work is cut into units: a task has `parts` groups of rows and `shares` groups of heads for
+// each KV head.
 struct UnitCut {
   std::uint32_t heads, rows;  // of a unit, at most
   std::uint32_t shares, parts;
@@ -309,7 +310,7 @@ __device__ __noinline__ void plan_unit(std::uint32_t index, std::uint32_t item, 
     plan.kv_head = rest - task * s.kv_heads;
     plan.head = plan.kv_head * of_kv_head + first_head;
     plan.heads = min(cut.heads, of_kv_head - first_head);
-    // The last row of the run whose chunk this is.
+    // The last row of the run whose task this is.
     std::uint32_t low = 0;
     std::uint32_t high = job.row_count;
 #pragma unroll 1
@@ -324,12 +325,22 @@ __device__ __noinline__ void plan_unit(std::uint32_t index, std::uint32_t item, 
       const RowInfo& run = row_info(job, run_first);
       const RowInfo& first = row_info(job, plan.row);
       const RowInfo& last = row_info(job, plan.row + plan.rows - 1);
-      const std::uint32_t length = run.chunk_length[layer.kind];
-      plan.chunk = run.first_chunk[layer.kind] + task - run.first_task[layer.kind];
-      plan.begin = plan.chunk * length;
-      plan.end = min(plan.begin + length, last.last_key + 1);
-      // The chunk may be one of other rows of the run.
-      if (plan.chunk < first.first_chunk[layer.kind] || plan.end <= plan.begin) plan.rows = 0;
+      const RowInfo& run_last = row_info(job, low);
+      const auto end_chunk = [&](const RowInfo& info) {
+        return info.first_chunk[layer.kind] + info.unit_count[layer.kind];
+      };
+      const std::uint32_t chunks = end_chunk(run_last) - run.first_chunk[layer.kind];
+      const std::uint32_t of_task = job.chunks_of_task[layer.kind];
+      const std::uint32_t tasks = (chunks + of_task - 1) / of_task;
+      const std::uint32_t number = task - run.first_task[layer.kind];
+      // Chunks may be those of other rows of the run.
+      const std::uint32_t chunk_end =
+          min(run.first_chunk[layer.kind] + (number + 1) * chunks / tasks, end_chunk(last));
+      plan.chunk = max(run.first_chunk[layer.kind] + number * chunks / tasks, first.first_chunk[layer.kind]);
+      plan.length = run.chunk_length[layer.kind];
+      plan.begin = plan.chunk * plan.length;
+      plan.end = min(chunk_end * plan.length, last.last_key + 1);
+      if (plan.chunk >= chunk_end) plan.rows = 0;
       const std::uint32_t span_position = last.last_key - (plan.row + plan.rows - 1 - last.span_first);
       plan.fresh_begin = max(plan.begin, span_position);
       plan.fresh_row = last.span_first + plan.fresh_begin - span_position;
@@ -497,8 +508,6 @@ __device__ __noinline__ void attend_all(std::uint32_t index) {
     const CacheLayer cache = plan.cache;
     const std::uint32_t kv_head = plan.kv_head;
     const std::uint32_t group = plan.rows * plan.heads;
-    const std::uint32_t begin = plan.begin;
-    const std::uint32_t end = plan.end;
     // The lane's rows of A: of queries that there are not, another's; nobody reads what comes of it.
     const std::uint32_t* queries[Octets];
     const std::uint32_t* probabilities[Octets];
@@ -508,149 +517,160 @@ __device__ __noinline__ void attend_all(std::uint32_t index) {
       queries[o] = memory.queries + m * U::kQueryStride + lane % 4 * 4;
       probabilities[o] = memory.probabilities + m * U::kProbStride + lane % 4 * 4;
     }
-    float sum[Octets][U::kOutTiles][4] = {};  // of high halves, of low ones
     const std::uint32_t column = warp * U::kColumns;
+    std::uint32_t chunk = plan.chunk;
 #pragma unroll 1
-    for (std::uint32_t block = begin; block < end; block += U::kKeys) {
-      const std::uint32_t slot = block % cache.slots;  // slots are whole blocks
-      // Scores.
-      const std::uint32_t my_key = warp * U::kKeyTiles * 8;
-      if (block + my_key < end) {
-        // Products that do not wait for each other.
-        constexpr int kChains = D < 128 ? 1 : 4;
-        float c[kChains][Octets][U::kKeyTiles][4] = {};
-        const std::size_t keys =
-            (std::size_t{kv_head} * cache.slots + slot + my_key + lane / 4) * D + (lane % 4) * 8;
+    for (std::uint32_t begin = plan.begin; begin < plan.end; begin += plan.length, ++chunk) {
+      const std::uint32_t end = min(begin + plan.length, plan.end);
+      float sum[Octets][U::kOutTiles][4] = {};  // of high halves, of low ones
+#pragma unroll 1
+      for (std::uint32_t block = begin; block < end; block += U::kKeys) {
+        const std::uint32_t slot = block % cache.slots;  // slots are whole blocks
+        // Scores.
+        const std::uint32_t my_key = warp * U::kKeyTiles * 8;
+        if (block + my_key < end) {
+          // Products that do not wait for each other.
+          constexpr int kChains = D < 128 ? 1 : 4;
+          float c[kChains][Octets][U::kKeyTiles][4] = {};
+          const std::size_t keys =
+              (std::size_t{kv_head} * cache.slots + slot + my_key + lane / 4) * D + (lane % 4) * 8;
 #pragma unroll 8
-        for (int k = 0; k < D; k += 32) {
-          KvWords<Halves> b[U::kKeyTiles];
+          for (int k = 0; k < D; k += 32) {
+            KvWords<Halves> b[U::kKeyTiles];
 #pragma unroll
-          for (int n = 0; n < U::kKeyTiles; ++n) b[n].load(cache.keys, keys + n * 8 * D + k, cache.element);
+            for (int n = 0; n < U::kKeyTiles; ++n) b[n].load(cache.keys, keys + n * 8 * D + k, cache.element);
+#pragma unroll
+            for (int o = 0; o < Octets; ++o) {
+#pragma unroll
+              for (int n = 0; n < U::kKeyTiles; ++n)
+                mma_group(c[k / 32 % kChains][o][n], queries[o] + k, b[n]);
+            }
+          }
 #pragma unroll
           for (int o = 0; o < Octets; ++o) {
+            const std::uint32_t m = o * 8 + lane / 4;
+            if (m >= group) break;
 #pragma unroll
-            for (int n = 0; n < U::kKeyTiles; ++n) mma_group(c[k / 32 % kChains][o][n], queries[o] + k, b[n]);
-          }
-        }
+            for (int n = 0; n < U::kKeyTiles; ++n) {
+              float(&v)[4] = c[0][o][n];
 #pragma unroll
-        for (int o = 0; o < Octets; ++o) {
-          const std::uint32_t m = o * 8 + lane / 4;
-          if (m >= group) break;
+              for (int chain = 1; chain < kChains; ++chain) {
 #pragma unroll
-          for (int n = 0; n < U::kKeyTiles; ++n) {
-            float(&v)[4] = c[0][o][n];
-#pragma unroll
-            for (int chain = 1; chain < kChains; ++chain) {
-#pragma unroll
-              for (int i = 0; i < 4; ++i) v[i] += c[chain][o][n][i];
+                for (int i = 0; i < 4; ++i) v[i] += c[chain][o][n][i];
+              }
+              *reinterpret_cast<float2*>(scores + m * U::kScoreStride + my_key + n * 8 + lane % 4 * 2) =
+                  make_float2(v[0] + v[2], v[1] + v[3]);
             }
-            *reinterpret_cast<float2*>(scores + m * U::kScoreStride + my_key + n * 8 + lane % 4 * 2) =
-                make_float2(v[0] + v[2], v[1] + v[3]);
+          }
+        }
+        // The first values are on their way while the probabilities are made.
+        const std::size_t values =
+            (std::size_t{kv_head} * d + column + lane / 4) * cache.slots + slot + (lane % 4) * 8;
+        const auto load_value = [&](KvWords<Halves>& words, int n, int k) {
+          if (column + n * 8 < d) {
+            words.load(cache.values, values + std::size_t{n * 8u} * cache.slots + k, cache.element);
+          } else {
+            words.clear();
+          }
+        };
+        KvWords<Halves> b[U::kOutTiles];
+#pragma unroll
+        for (int n = 0; n < U::kOutTiles; ++n) load_value(b[n], n, 0);
+        unit_sync<D>(unit);
+        // Probabilities, query after query.
+#pragma unroll 1
+        for (std::uint32_t m = warp; m < group; m += U::kUnitWarps) {
+          constexpr int kOfLane = U::kKeys / 32;
+          const RowInfo& info = row_info(job, plan.row + plan.row_of_query(m));
+          const std::uint32_t first = first_key(info.position, layer.window);
+          const std::uint32_t until = min(end, info.last_key + 1);
+          float x[kOfLane];
+          float peak = -INFINITY;
+#pragma unroll
+          for (int i = 0; i < kOfLane; ++i) {
+            const std::uint32_t key = block + i * 32 + lane;
+            x[i] = key >= first && key < until ? scores[m * U::kScoreStride + i * 32 + lane] : -INFINITY;
+            peak = fmaxf(peak, x[i]);
+          }
+#pragma unroll
+          for (int step = 16; step > 0; step /= 2) peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, step));
+          const float before = peaks[m];
+          peak = fmaxf(peak, before);
+          float total = 0;
+#pragma unroll
+          for (int i = 0; i < kOfLane; ++i) {
+            const float p = x[i] == -INFINITY ? 0.0f : __expf(x[i] - peak);
+            total += p;
+            store_split(memory.probabilities + m * U::kProbStride, i * 32 + lane, p);
+          }
+          total = warp_sum(total);
+          __syncwarp();  // all lanes have read peaks[m]
+          if (lane == 0) {
+            const float factor = before == -INFINITY ? 0.0f : __expf(before - peak);
+            keep[m] = factor;
+            totals[m] = fmaf(totals[m], factor, total);
+            peaks[m] = peak;
+          }
+        }
+        unit_sync<D>(unit);
+        // Values.
+        if (column < d) {
+#pragma unroll
+          for (int o = 0; o < Octets; ++o) {
+            const float before = keep[min(o * 8 + lane / 4u, group - 1)];
+#pragma unroll
+            for (int n = 0; n < U::kOutTiles; ++n) {
+#pragma unroll
+              for (int i = 0; i < 4; ++i) sum[o][n][i] *= before;
+            }
+          }
+#pragma unroll
+          for (int k = 0; k < U::kKeys; k += 32) {
+            KvWords<Halves> next[U::kOutTiles];
+            if (k + 32 < U::kKeys) {
+#pragma unroll
+              for (int n = 0; n < U::kOutTiles; ++n) load_value(next[n], n, k + 32);
+            }
+#pragma unroll
+            for (int o = 0; o < Octets; ++o) {
+#pragma unroll
+              for (int n = 0; n < U::kOutTiles; ++n) mma_group(sum[o][n], probabilities[o] + k, b[n]);
+            }
+#pragma unroll
+            for (int n = 0; n < U::kOutTiles; ++n) b[n] = next[n];
           }
         }
       }
-      // The first values are on their way while the probabilities are made.
-      const std::size_t values =
-          (std::size_t{kv_head} * d + column + lane / 4) * cache.slots + slot + (lane % 4) * 8;
-      const auto load_value = [&](KvWords<Halves>& words, int n, int k) {
-        if (column + n * 8 < d) {
-          words.load(cache.values, values + std::size_t{n * 8u} * cache.slots + k, cache.element);
-        } else {
-          words.clear();
-        }
+      // Where a query's results go: nowhere if its row does not see the chunk, which others of the run do.
+      const auto place = [&](std::uint32_t m, std::size_t& to) {
+        const std::uint32_t row = plan.row_of_query(m);
+        const RowInfo& info = row_info(job, plan.row + row);
+        const std::uint32_t of_row = chunk - info.first_chunk[layer.kind];
+        to = std::size_t{info.first_unit[layer.kind] + of_row} * s.heads + plan.head + m - row * plan.heads;
+        return of_row < info.unit_count[layer.kind];
       };
-      KvWords<Halves> b[U::kOutTiles];
-#pragma unroll
-      for (int n = 0; n < U::kOutTiles; ++n) load_value(b[n], n, 0);
-      unit_sync<D>(unit);
-      // Probabilities, query after query.
-#pragma unroll 1
-      for (std::uint32_t m = warp; m < group; m += U::kUnitWarps) {
-        constexpr int kOfLane = U::kKeys / 32;
-        const RowInfo& info = row_info(job, plan.row + plan.row_of_query(m));
-        const std::uint32_t first = first_key(info.position, layer.window);
-        const std::uint32_t until = min(end, info.last_key + 1);
-        float x[kOfLane];
-        float peak = -INFINITY;
-#pragma unroll
-        for (int i = 0; i < kOfLane; ++i) {
-          const std::uint32_t key = block + i * 32 + lane;
-          x[i] = key >= first && key < until ? scores[m * U::kScoreStride + i * 32 + lane] : -INFINITY;
-          peak = fmaxf(peak, x[i]);
-        }
-#pragma unroll
-        for (int step = 16; step > 0; step /= 2) peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, step));
-        const float before = peaks[m];
-        peak = fmaxf(peak, before);
-        float total = 0;
-#pragma unroll
-        for (int i = 0; i < kOfLane; ++i) {
-          const float p = x[i] == -INFINITY ? 0.0f : __expf(x[i] - peak);
-          total += p;
-          store_split(memory.probabilities + m * U::kProbStride, i * 32 + lane, p);
-        }
-        total = warp_sum(total);
-        __syncwarp();  // all lanes have read peaks[m]
-        if (lane == 0) {
-          const float factor = before == -INFINITY ? 0.0f : __expf(before - peak);
-          keep[m] = factor;
-          totals[m] = fmaf(totals[m], factor, total);
-          peaks[m] = peak;
-        }
-      }
-      unit_sync<D>(unit);
-      // Values.
+      std::size_t to = 0;
       if (column < d) {
 #pragma unroll
         for (int o = 0; o < Octets; ++o) {
-          const float before = keep[min(o * 8 + lane / 4u, group - 1)];
+          const std::uint32_t m = o * 8 + lane / 4;
+          if (m >= group || !place(m, to)) continue;
 #pragma unroll
           for (int n = 0; n < U::kOutTiles; ++n) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) sum[o][n][i] *= before;
+            const std::uint32_t c = column + n * 8 + (lane % 4) * 2;
+            const float(&v)[4] = sum[o][n];
+            if (c < d)
+              *reinterpret_cast<float2*>(job.sums + to * d + c) = make_float2(v[0] + v[2], v[1] + v[3]);
           }
-        }
-#pragma unroll
-        for (int k = 0; k < U::kKeys; k += 32) {
-          KvWords<Halves> next[U::kOutTiles];
-          if (k + 32 < U::kKeys) {
-#pragma unroll
-            for (int n = 0; n < U::kOutTiles; ++n) load_value(next[n], n, k + 32);
-          }
-#pragma unroll
-          for (int o = 0; o < Octets; ++o) {
-#pragma unroll
-            for (int n = 0; n < U::kOutTiles; ++n) mma_group(sum[o][n], probabilities[o] + k, b[n]);
-          }
-#pragma unroll
-          for (int n = 0; n < U::kOutTiles; ++n) b[n] = next[n];
         }
       }
-    }
-    // Where a query's results go: nowhere if its row does not see the chunk, which others of the run do.
-    const auto place = [&](std::uint32_t m, std::size_t& to) {
-      const std::uint32_t row = plan.row_of_query(m);
-      const RowInfo& info = row_info(job, plan.row + row);
-      const std::uint32_t of_row = plan.chunk - info.first_chunk[layer.kind];
-      to = std::size_t{info.first_unit[layer.kind] + of_row} * s.heads + plan.head + m - row * plan.heads;
-      return of_row < info.unit_count[layer.kind];
-    };
-    std::size_t to = 0;
-    if (column < d) {
-#pragma unroll
-      for (int o = 0; o < Octets; ++o) {
-        const std::uint32_t m = o * 8 + lane / 4;
-        if (m >= group || !place(m, to)) continue;
-#pragma unroll
-        for (int n = 0; n < U::kOutTiles; ++n) {
-          const std::uint32_t c = column + n * 8 + (lane % 4) * 2;
-          const float(&v)[4] = sum[o][n];
-          if (c < d)
-            *reinterpret_cast<float2*>(job.sums + to * d + c) = make_float2(v[0] + v[2], v[1] + v[3]);
-        }
+      if (thread < group) {
+        if (place(thread, to)) job.stats[to] = make_float2(peaks[thread], totals[thread]);
+        // For the next chunk, whose scores all warps wait for before they look.
+        peaks[thread] = -INFINITY;
+        totals[thread] = 0;
       }
     }
-    if (thread < group && place(thread, to)) job.stats[to] = make_float2(peaks[thread], totals[thread]);
     unit_sync<D>(unit);  // before the next unit's queries
   }
 }

@@ -49,14 +49,14 @@ struct CutHere {
   float per_worker;                  // 1 / workers
 };
 
-// A unit of attention's work: a chunk of keys for query heads of one KV head, of one row or of some that
-// follow each other in a span. Its queries are those of the first row, then of the next.
+// A unit of attention's work: neighbouring chunks of keys for query heads of one KV head, of one row or of
+// some that follow each other in a span. Its queries are those of the first row, then of the next.
 struct UnitPlan {
   std::uint32_t item, kv_heads;        // what it is the plan of, in all layers that divide their heads so
   std::uint32_t row, rows;             // no rows: there is nothing to do
-  std::uint32_t chunk;                 // among those of its length
+  std::uint32_t chunk, length;         // the first one among those of its length
   std::uint32_t kv_head, head, heads;  // the first query head and how many, of a row
-  std::uint32_t begin, end;            // the chunk's keys that any of the rows sees
+  std::uint32_t begin, end;            // the keys that any of the rows sees
   std::uint32_t fresh_begin, fresh;    // of these, those that this round brings
   std::uint32_t fresh_row;             // which brings the first of them
   std::uint64_t row_of;                // a query's row, four bits each

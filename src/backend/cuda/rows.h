@@ -37,7 +37,7 @@ struct RowInfo {
   std::uint32_t first_unit[2] = {};
   std::uint16_t unit_count[2] = {};
   // Rows of a span whose chunks have the same length are a run: they meet the keys of a chunk together. Which
-  // row of the run this is, and the number of the run's first chunk among those of all runs.
+  // row of the run this is, and the number of the run's first task (attention_plan.h) among all.
   std::uint16_t in_run[2] = {};
   std::uint32_t first_task[2] = {};
 };

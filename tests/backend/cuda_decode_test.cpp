@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "backend/cuda/attention_plan.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/decode.h"
 #include "backend/expect_product.h"
@@ -182,6 +183,96 @@ TEST_F(CudaDecode, RowsOfAWindowHaveTheBitsOfRowsAlone) {
           << heads << " heads, windows of " << window;
     }
   }
+}
+
+// With many streams a unit of attention takes several chunks, alone one.
+TEST_F(CudaDecode, ManyStreamsHaveTheBitsOfEachAlone) {
+  SmallModel m(8, 64, 8);
+  m.g.window = 128;
+  const auto backend = make_cuda_backend(m.g, m.w);
+  constexpr std::uint32_t kStreams = 6;
+  std::vector<std::unique_ptr<KvCache>> caches;
+  for (std::uint32_t i = 0; i < kStreams; ++i) {
+    const std::uint32_t rows = 97 + 5 * i;
+    caches.push_back(backend->new_cache(KvPlan::make(m.g, 256, 128, KvType::kF16)));
+    std::vector<std::int32_t> tokens(rows);
+    for (std::uint32_t r = 0; r < rows; ++r) tokens[r] = static_cast<std::int32_t>((r + i) % 61);
+    const RowSpan span[] = {{caches.back().get(), 0, rows, false}};
+    backend->begin({span, tokens, {}, {}, {}});
+    ASSERT_TRUE(backend->run_all());
+    caches.back()->advance(rows);
+  }
+  const auto next = [&](std::uint32_t first, std::uint32_t count) {
+    std::vector<RowSpan> spans;
+    std::vector<std::uint32_t> all;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      spans.push_back({caches[first + i].get(), caches[first + i]->length(), 1, false});
+      all.push_back(i);
+    }
+    const std::vector<std::int32_t> tokens(count, 7);
+    backend->begin({spans, tokens, {}, all, {}});
+    EXPECT_TRUE(backend->run_all());
+    return backend->read(Activation::kFinal);
+  };
+  const std::vector<float> together = next(0, kStreams);
+  for (std::uint32_t i = 0; i < kStreams; ++i) {
+    const std::vector<float> alone = next(i, 1);
+    EXPECT_EQ(std::memcmp(alone.data(), together.data() + i * alone.size(), alone.size() * sizeof(float)), 0)
+        << "stream " << i;
+  }
+}
+
+// Of rows at these positions, those of one span in braces.
+std::vector<RowInfo> rows_at(const std::vector<std::vector<std::uint32_t>>& spans) {
+  std::vector<RowInfo> rows;
+  for (const auto& span : spans) {
+    const auto first = static_cast<std::uint32_t>(rows.size());
+    for (const std::uint32_t position : span) {
+      RowInfo& row = rows.emplace_back();
+      row.position = row.last_key = position;
+      row.span_first = first;
+    }
+  }
+  return rows;
+}
+
+TEST(AttentionPlan, RowsOfASpanWithChunksOfOneLengthAreARun) {
+  // Of 96 KV heads chunks are 32 keys long up to position 31, then 64.
+  std::vector<RowInfo> rows = rows_at({{29, 30, 31, 32, 33}, {5}, {40, 41}});
+  const AttentionWork work = plan_attention(rows, 1, {64, 96, 96, 0}, 132);
+  const auto each = [&](auto member) {
+    std::vector<std::uint32_t> out;
+    for (const RowInfo& row : rows) out.push_back((row.*member)[1]);
+    return out;
+  };
+  using Numbers = std::vector<std::uint32_t>;
+  EXPECT_EQ(each(&RowInfo::chunk_length), (Numbers{32, 32, 32, 64, 64, 32, 64, 64}));
+  EXPECT_EQ(each(&RowInfo::in_run), (Numbers{0, 1, 2, 0, 1, 0, 0, 1}));
+  EXPECT_EQ(each(&RowInfo::first_task), (Numbers{0, 0, 0, 1, 1, 2, 3, 3}));
+  EXPECT_EQ(each(&RowInfo::first_unit), (Numbers{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(work.tasks, 4u);
+  EXPECT_EQ(work.units, 8u);
+  EXPECT_EQ(work.longest, 3u);
+}
+
+TEST(AttentionPlan, ATaskIsAChunkWhereThatIsEnoughForTheDevice) {
+  const AttentionLayers sliding = {256, 16, 8, 1024};  // 17 chunks of 64 keys
+  std::vector<RowInfo> one = rows_at({{2000}});
+  EXPECT_EQ(plan_attention(one, 0, sliding, 132).chunks_of_task, 1u);
+  EXPECT_EQ(one[0].unit_count[0], 17u);
+  // 1,088 units on a device that works on 264 at once: in four pieces of a stream one round is enough.
+  std::vector<RowInfo> eight = rows_at({{2000}, {2000}, {2000}, {2000}, {2000}, {2000}, {2000}, {2000}});
+  const AttentionWork work = plan_attention(eight, 0, sliding, 132);
+  EXPECT_EQ(work.chunks_of_task, 5u);
+  EXPECT_EQ(work.tasks, 8u * 4);
+  EXPECT_EQ(work.units, 8u * 17);
+  EXPECT_EQ(eight[7].first_task[0], 28u);
+  // A window's rows share their units: no more of them than of one row.
+  std::vector<RowInfo> window = rows_at({{2000, 2001, 2002, 2003, 2004, 2005, 2006, 2007}});
+  const AttentionWork shared = plan_attention(window, 0, sliding, 132);
+  EXPECT_EQ(shared.chunks_of_task, 1u);
+  EXPECT_EQ(shared.tasks, 17u);
+  EXPECT_EQ(shared.longest, 8u);
 }
 
 // Activations as the products read them: 16 bits a block of 32, by the rule of decode_operand.cuh.

@@ -359,31 +359,32 @@ double stage_bound(Stage stage, Precision precision) {
 
 CheckReport check_stages(const Geometry& geometry, const Weights& weights, const BackendMaker& make,
                          std::uint64_t seed, Precision precision, std::optional<KvType> kv_type) {
-  // The sound backend and one for each fault, with the sizes and weights that each runs on.
+  const std::unique_ptr<Backend> sound = make(geometry, weights);
+  CheckReport report;
+  report.kv_type = choose_kv_type(*sound, kv_type);
+  std::vector<Fault> planted = faults();
+  if (report.kv_type != KvType::kF32) {
+    planted.push_back(
+        {"keys and values not rounded", Stage::kQkPrep, [](Geometry&, Weights&, auto&) {}, true});
+  }
+  // A backend for each fault, with the sizes and weights that it runs on.
   struct Candidate {
     Geometry geometry;
     Weights weights;
     std::vector<std::byte> storage;
     std::unique_ptr<Backend> backend;
   };
-  std::vector<Fault> planted = faults();
-  if (kv_type && *kv_type != KvType::kF32) {
-    planted.push_back(
-        {"keys and values not rounded", Stage::kQkPrep, [](Geometry&, Weights&, auto&) {}, true});
-  }
-  std::vector<Candidate> candidates(planted.size() + 1);
-  std::vector<Backend*> tested;
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
+  std::vector<Candidate> candidates(planted.size());
+  std::vector<Backend*> tested = {sound.get()};
+  for (std::size_t i = 0; i < planted.size(); ++i) {
     Candidate& c = candidates[i];
     c.geometry = geometry;
     c.weights = weights;
-    if (i > 0) planted[i - 1].plant(c.geometry, c.weights, c.storage);
+    planted[i].plant(c.geometry, c.weights, c.storage);
     c.backend = make(c.geometry, c.weights);
     tested.push_back(c.backend.get());
   }
 
-  CheckReport report;
-  report.kv_type = choose_kv_type(*tested.front(), kv_type);
   std::vector<KvType> kv_types(tested.size(), report.kv_type);
   for (std::size_t i = 0; i < planted.size(); ++i) {
     if (planted[i].unrounded) kv_types[i + 1] = KvType::kF32;

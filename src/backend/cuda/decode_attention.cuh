@@ -340,10 +340,10 @@ __device__ __noinline__ void plan_unit(std::uint32_t index, std::uint32_t item, 
       plan.length = run.chunk_length[layer.kind];
       plan.begin = plan.chunk * plan.length;
       plan.end = min(chunk_end * plan.length, last.last_key + 1);
-      if (plan.chunk >= chunk_end) plan.rows = 0;
       const std::uint32_t span_position = last.last_key - (plan.row + plan.rows - 1 - last.span_first);
       plan.fresh_begin = max(plan.begin, span_position);
       plan.fresh_row = last.span_first + plan.fresh_begin - span_position;
+      if (plan.chunk >= chunk_end) plan.rows = 0;
     }
     plan.row_of = 0;
 #pragma unroll 1

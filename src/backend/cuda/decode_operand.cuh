@@ -155,7 +155,7 @@ __device__ __forceinline__ void store_operand(const Operand& to, std::uint32_t r
     down *= 0.5f;
   }
   const bool finite = top < kTooLarge;
-  if (!finite) down = 0;
+  if (!finite) e = 0, down = 0;  // the sum of e below stays in range
   int q[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) q[i] = __float2int_rn(x[i] * down);

@@ -112,32 +112,48 @@ TEST_P(KernelTable, ARowsBitsDoNotDependOnTheNumberOfRows) {
   }
 }
 
+// Where the f16 factors of a block lie.
+std::vector<std::size_t> factors_of(StorageType type) {
+  if (type == StorageType::kQ6_K) return {208};
+  if (type == StorageType::kQ4_K || type == StorageType::kQ5_K) return {0, 2};
+  return {0};
+}
+
 // The largest codes and activations there are: nothing overflows, in any place of a block.
 TEST_P(KernelTable, ExtremeBlocksAreExact) {
-  for (const StorageType type : {StorageType::kQ4_0, StorageType::kQ8_0}) {
+  constexpr std::size_t kWidth = 256;
+  for (const StorageType type :
+       {StorageType::kQ4_0, StorageType::kQ8_0, StorageType::kQ4_K, StorageType::kQ5_K, StorageType::kQ6_K}) {
     for (const int code : {0x00, 0x7f, 0x80, 0xff}) {
       for (const float sign : {1.0f, -1.0f}) {
-        std::vector<std::byte> stored(*storage_bytes(type, 16 * 64), std::byte(code));
+        std::vector<std::byte> stored(*storage_bytes(type, 16 * kWidth), std::byte(code));
         for (std::size_t at = 0; at < stored.size(); at += storage_info(type).block_bytes) {
-          stored[at] = std::byte{0};
-          stored[at + 1] = std::byte{0x3c};  // d = 1 in f16
+          for (const std::size_t factor : factors_of(type)) {
+            stored[at + factor] = std::byte{0};
+            stored[at + factor + 1] = std::byte{0x3c};  // 1 in f16
+          }
         }
-        PackedMatrix matrix(Matrix{type, 16, 64, stored.data()});
+        PackedMatrix matrix(Matrix{type, 16, kWidth, stored.data()});
         matrix.allocate();
         matrix.pack_group(0);
-        std::vector<float> w(64);
-        dequantize(type, stored.data(), w.data(), 64);
+        std::vector<float> w(kWidth);
+        dequantize(type, stored.data(), w.data(), kWidth);
         ThreadPool pool(1);
-        for (const std::size_t rows : {1u, 2u, 9u}) {
-          const std::vector<float> x(rows * 64, sign);
+        for (const std::size_t rows : {1u, 2u, 4u, 9u, 17u}) {
+          const std::vector<float> x(rows * kWidth, sign);
           std::vector<float> out(rows * 16);
           Operand operand;
-          operand.assign(x.data(), rows, 64);
+          operand.assign(x.data(), rows, kWidth);
           const Product product[] = {{&matrix, out.data()}};
           multiply(operand, product, k(), pool);
           double exact = 0;
-          for (const float v : w) exact += double{v} * double{sign};
-          for (const float y : out) ASSERT_NEAR(y, exact, std::fabs(exact) * 1e-6);
+          double size = 0;
+          for (const float v : w) {
+            exact += double{v} * double{sign};
+            size += std::fabs(double{v});
+          }
+          for (const float y : out)
+            ASSERT_NEAR(y, exact, size * 1e-6) << storage_info(type).name << ", " << rows << " rows";
         }
       }
     }

@@ -36,7 +36,7 @@ void one_row_nibbles(const AffineLayout& layout, const std::byte* group, const A
     __m256i dot[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
     add_nibbles(codes, q, dot);
     const __m256 x_scale = _mm256_set1_ps(x.scale[b]);
-    const __m256 x_sum = _mm256_set1_ps(static_cast<float>(x.sum[b]) * x.scale[b]);
+    const __m256 x_sum = _mm256_set1_ps(x.scaled_sum(0, b));
     for (std::size_t half = 0; half < 2; ++half) {
       const __m256 scale = eight_scales<kWide>(group + kHalf * half);
       const __m256 bias = eight_scales<kWide>(group + 2 * kHalf + kHalf * half);
@@ -96,7 +96,7 @@ void rows_affine(const AffineLayout& layout, const std::byte* group, const Activ
       for (unsigned r = 0; r < R; ++r) {
         const std::size_t at = r * x.blocks + b;
         float* const y = out + r * kGroupRows + 8 * half;
-        const __m256 x_sum = _mm256_set1_ps(static_cast<float>(x.sum[at]) * x.scale[at]);
+        const __m256 x_sum = _mm256_set1_ps(x.scaled_sum(r, b));
         _mm256_storeu_ps(
             y, add_block(dot[r][half], scale, bias, _mm256_set1_ps(x.scale[at]), x_sum, _mm256_loadu_ps(y)));
       }

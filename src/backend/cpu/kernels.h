@@ -41,14 +41,24 @@ inline constexpr std::uint32_t kChunkKeys = 128;
 // Activation rows in 16-bit blocks. Row r begins r * stride integers, and r * blocks scales, after the first.
 struct Activations {
   const std::int16_t* q = nullptr;
-  const float* scale = nullptr;       // a block; NaN where the block held a NaN or an infinity
-  const std::int32_t* sum = nullptr;  // of the 32 integers of a block
+  const float* scale = nullptr;        // a block; NaN where the block held a NaN or an infinity
+  const std::int32_t* sums = nullptr;  // of the integers of each half of a block
   std::size_t stride = 0;
   std::size_t blocks = 0;
 
   Activations at(std::size_t row, std::size_t block) const {
-    return {q + row * stride + block * kBlock, scale + row * blocks + block, sum + row * blocks + block,
-            stride, blocks};
+    return {q + row * stride + block * kBlock, scale + row * blocks + block,
+            sums + 2 * (row * blocks + block), stride, blocks};
+  }
+  std::int32_t half_sum(std::size_t row, std::size_t block, std::size_t half) const {
+    return sums[2 * (row * blocks + block) + half];
+  }
+  std::int32_t sum(std::size_t row, std::size_t block) const {
+    return half_sum(row, block, 0) + half_sum(row, block, 1);
+  }
+  // What a minimum is multiplied by.
+  float scaled_sum(std::size_t row, std::size_t block) const {
+    return static_cast<float>(sum(row, block)) * scale[row * blocks + block];
   }
 };
 
@@ -66,13 +76,16 @@ struct Kernels {
   const char* name;
   bool (*supported)();  // by this processor
 
-  // x[cols] -> cols integers, and a scale and a sum a block. cols is a multiple of 32.
-  void (*quantize)(const float* x, std::size_t cols, std::int16_t* q, float* scale, std::int32_t* sum);
+  // x[cols] -> cols integers, and a scale and two sums a block. cols is a multiple of 32.
+  void (*quantize)(const float* x, std::size_t cols, std::int16_t* q, float* scale, std::int32_t* sums);
 
   // A packed group of `x.blocks` blocks against `rows` activation rows:
   // out[r * kGroupRows + i] = weight row i . x_r.
   void (*group_q4_0)(const std::byte* group, const Activations& x, std::size_t rows, float* out);
   void (*group_q8_0)(const std::byte* group, const Activations& x, std::size_t rows, float* out);
+  // The same for Q4_K, Q5_K and Q6_K (backend/cpu/super_blocks.h). Null: products go through panels.
+  void (*group_super)(StorageType type, const std::byte* group, const Activations& x, std::size_t rows,
+                      float* out);
 
   // Blocks first .. first + panel.blocks - 1 of a packed group of `blocks` blocks.
   void (*unpack_q4_0)(const std::byte* group, std::size_t blocks, std::size_t first, const Panel& panel);

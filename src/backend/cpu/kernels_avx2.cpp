@@ -10,6 +10,7 @@
 #include "backend/cpu/attention_avx2.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/registers_avx2.h"
+#include "backend/cpu/super_avx2.h"
 #include "backend/cpu/super_blocks.h"
 
 namespace gem::cpu {
@@ -58,11 +59,10 @@ void quantize_row(const float* x, std::size_t cols, std::int16_t* q, float* scal
     const __m256i high = _mm256_permute4x64_epi64(_mm256_packs_epi32(i32[2], i32[3]), 0xd8);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), low);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + 16), high);
-    const __m256i four = _mm256_add_epi32(_mm256_madd_epi16(low, ones), _mm256_madd_epi16(high, ones));
-    __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(four), _mm256_extracti128_si256(four, 1));
-    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
-    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1));
-    sums[b] = _mm_cvtsi128_si32(sum);
+    const __m256i both = _mm256_hadd_epi32(_mm256_madd_epi16(low, ones), _mm256_madd_epi16(high, ones));
+    __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+    sum = _mm_hadd_epi32(sum, sum);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(sums + 2 * b), sum);
   }
 }
 
@@ -79,7 +79,7 @@ void one_row_q4_0(const std::byte* group, const Activations& x, float* out) {
   for (std::size_t b = 0; b < x.blocks; ++b, q += kBlock, codes += 16 * kGroupRows, group += 2 * kGroupRows) {
     prefetch(codes, 4);
     // Codes are n + 8: the products of the 8 with the activations are taken off at once.
-    const __m256i eights = _mm256_set1_epi32(-8 * x.sum[b]);
+    const __m256i eights = _mm256_set1_epi32(-8 * x.sum(0, b));
     __m256i dot[2] = {eights, eights};
     add_nibbles(codes, q, dot);
     const __m256 scale = _mm256_set1_ps(x.scale[b]);
@@ -101,7 +101,7 @@ void rows_q4_0(const std::byte* group, const Activations& x, float* out) {
   for (std::size_t b = 0; b < x.blocks; ++b, q += kBlock, codes += 16 * kGroupRows, group += 2 * kGroupRows) {
     prefetch(codes, 4);
     __m256i dot[R][2];
-    for (unsigned r = 0; r < R; ++r) dot[r][0] = dot[r][1] = _mm256_set1_epi32(-8 * x.sum[r * x.blocks + b]);
+    for (unsigned r = 0; r < R; ++r) dot[r][0] = dot[r][1] = _mm256_set1_epi32(-8 * x.sum(r, b));
 #pragma GCC unroll 4
     for (std::size_t v = 0; v < 4; ++v) {
       __m256i low = load(codes + 64 * v);
@@ -244,8 +244,7 @@ void tile_rows(const Panel& panel, const Activations& x, float* out) {
     }
     if constexpr (Minima) {
       for (unsigned r = 0; r < R; ++r) {
-        const std::size_t at = r * x.blocks + b;
-        const __m256 sum = _mm256_set1_ps(static_cast<float>(x.sum[at]) * x.scale[at]);
+        const __m256 sum = _mm256_set1_ps(x.scaled_sum(r, b));
         y[r][0] = _mm256_fmadd_ps(_mm256_load_ps(panel.minima + b * kGroupRows), sum, y[r][0]);
         y[r][1] = _mm256_fmadd_ps(_mm256_load_ps(panel.minima + b * kGroupRows + 8), sum, y[r][1]);
       }
@@ -374,6 +373,7 @@ constinit const Kernels kAvx2Kernels = {
     .quantize = quantize_row,
     .group_q4_0 = group_q4_0,
     .group_q8_0 = group_q8_0,
+    .group_super = avx2::group_super,
     .unpack_q4_0 = unpack_q4_0,
     .unpack_q8_0 = unpack_q8_0,
     .unpack_super = unpack_super,

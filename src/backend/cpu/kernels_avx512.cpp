@@ -2,70 +2,26 @@
 // columns of its 16 rows. What has no kernel here is that of AVX2.
 #if defined(__x86_64__)
 
-#if defined(__GNUC__) && !defined(__clang__)
-// GCC 12's own header begins results with "__Y = __Y" and warns of it where they are inlined.
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-#include <immintrin.h>
-
-#include <cstring>
-
 #include "backend/cpu/attention_avx2.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/registers_avx512.h"
+#include "backend/cpu/super_avx512.h"
 #include "backend/cpu/super_blocks.h"
 
 namespace gem::cpu {
 namespace {
 
-__m512i load(const void* p) {
-  return _mm512_loadu_si512(p);
-}
-// Columns 2p and 2p + 1 in every 32-bit lane.
-__m512i two_columns(const std::int16_t* q) {
-  std::int32_t both;
-  std::memcpy(&both, q, sizeof both);
-  return _mm512_set1_epi32(both);
-}
-__m512 sixteen_halves(const std::byte* p) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-}
-
-// Cache lines that a decode kernel reads some 2 KB later.
-void prefetch(const std::byte* codes, std::size_t lines) {
-  for (std::size_t i = 0; i < lines; ++i)
-    _mm_prefetch(reinterpret_cast<const char*>(codes + 2048 + 64 * i), _MM_HINT_T0);
-}
-
-// y = fma(dot, weight scale * x scale, y)
-__m512 add_block(__m512i dot, __m512 weight_scale, float x_scale, __m512 y) {
-  return _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(weight_scale, _mm512_set1_ps(x_scale)), y);
-}
-
-// Dot products of R rows in C chains each: an instruction takes 5 cycles, two start a cycle, so that fewer
-// than ten chains leave the multipliers waiting.
-template <unsigned R, unsigned C>
-struct Dots {
-  __m512i chain[R][C];
-  void clear() {
-    for (unsigned r = 0; r < R; ++r) {
-      for (unsigned c = 0; c < C; ++c) chain[r][c] = _mm512_setzero_si512();
-    }
+void one_row_q4_0(const std::byte* group, const Activations& x, float* out) {
+  const std::byte* codes = group + group_scale_bytes(x.blocks);
+  __m512 y = _mm512_setzero_ps();
+  for (std::size_t b = 0; b < x.blocks; ++b, codes += 16 * kGroupRows, group += 2 * kGroupRows) {
+    prefetch(codes, 4);
+    // Codes are n + 8: the products of the 8 with the activations are taken off at once.
+    const __m512i dot = add_nibbles(codes, x.q + b * kBlock, _mm512_set1_epi32(-8 * x.sum(0, b)));
+    y = add_block(dot, sixteen_halves(group), x.scale[b], y);
   }
-  void add(unsigned r, unsigned c, __m512i w, const std::int16_t* q) {
-    chain[r][c % C] = _mm512_dpwssd_epi32(chain[r][c % C], w, two_columns(q));
-  }
-  __m512i sum(unsigned r) const {
-    __m512i total = chain[r][0];
-    for (unsigned c = 1; c < C; ++c) total = _mm512_add_epi32(total, chain[r][c]);
-    return total;
-  }
-};
-
-template <unsigned R>
-constexpr unsigned kChains = R == 1   ? 4
-                             : R <= 4 ? 2
-                                      : 1;
+  _mm512_storeu_ps(out, y);
+}
 
 template <unsigned R>
 void rows_q4_0(const std::byte* group, const Activations& x, float* out) {
@@ -77,9 +33,7 @@ void rows_q4_0(const std::byte* group, const Activations& x, float* out) {
   for (std::size_t b = 0; b < x.blocks; ++b, q += kBlock, codes += 16 * kGroupRows, group += 2 * kGroupRows) {
     Dots<R, kChains<R>> dots;
     dots.clear();
-    // Codes are n + 8: the products of the 8 with the activations are taken off at once.
-    for (unsigned r = 0; r < R; ++r) dots.chain[r][0] = _mm512_set1_epi32(-8 * x.sum[r * x.blocks + b]);
-    if (R == 1) prefetch(codes, 4);
+    for (unsigned r = 0; r < R; ++r) dots.chain[r][0] = _mm512_set1_epi32(-8 * x.sum(r, b));
 #pragma GCC unroll 4
     for (unsigned v = 0; v < 4; ++v) {
       __m512i words = load(codes + 64 * v);
@@ -175,8 +129,7 @@ void rows_tile(const Panel& panel, const Activations& x, float* out) {
     if constexpr (Minima) {
       const __m512 minimum = _mm512_loadu_ps(panel.minima + b * kGroupRows);
       for (unsigned r = 0; r < R; ++r) {
-        const std::size_t at = r * x.blocks + b;
-        y[r] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(static_cast<float>(x.sum[at]) * x.scale[at]), y[r]);
+        y[r] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(x.scaled_sum(r, b)), y[r]);
       }
     }
   }
@@ -185,7 +138,9 @@ void rows_tile(const Panel& panel, const Activations& x, float* out) {
 
 template <unsigned R>
 struct RunQ40 {
-  static void run(const std::byte* group, const Activations& x, float* out) { rows_q4_0<R>(group, x, out); }
+  static void run(const std::byte* group, const Activations& x, float* out) {
+    R == 1 ? one_row_q4_0(group, x, out) : rows_q4_0<R>(group, x, out);
+  }
 };
 template <unsigned R>
 struct RunQ80 {
@@ -199,16 +154,6 @@ struct RunTile {
     rows_tile<R, 1, false>(panel, x, out);
   }
 };
-
-// Rows in tiles of 12, then of 4, then one by one: 12 chains hide an instruction's latency.
-template <template <unsigned> class Run, typename Weights>
-void by_tiles(const Weights& weights, const Activations& x, std::size_t rows, float* out) {
-  std::size_t r = 0;
-  for (; r + 12 <= rows; r += 12) Run<12>::run(weights, x.at(r, 0), out + r * kGroupRows);
-  for (; r + 4 <= rows; r += 4) Run<4>::run(weights, x.at(r, 0), out + r * kGroupRows);
-  for (; r + 2 <= rows; r += 2) Run<2>::run(weights, x.at(r, 0), out + r * kGroupRows);
-  for (; r < rows; ++r) Run<1>::run(weights, x.at(r, 0), out + r * kGroupRows);
-}
 
 void group_q4_0(const std::byte* group, const Activations& x, std::size_t rows, float* out) {
   by_tiles<RunQ40>(group, x, rows, out);
@@ -227,9 +172,10 @@ constinit const Kernels kAvx512Kernels = {
     .name = "avx512",
     .supported = has_avx512,
     .quantize = [](const float* x, std::size_t cols, std::int16_t* q, float* scale,
-                   std::int32_t* sum) { kAvx2Kernels.quantize(x, cols, q, scale, sum); },
+                   std::int32_t* sums) { kAvx2Kernels.quantize(x, cols, q, scale, sums); },
     .group_q4_0 = group_q4_0,
     .group_q8_0 = group_q8_0,
+    .group_super = avx512::group_super,
     .unpack_q4_0 = unpack_q4_0,
     .unpack_q8_0 = unpack_q8_0,
     .unpack_super = unpack_super,

@@ -13,19 +13,12 @@
 
 #include "backend/cpu/attention_neon.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/registers_neon.h"
 #include "backend/cpu/super_blocks.h"
+#include "backend/cpu/super_neon.h"
 
 namespace gem::cpu {
 namespace {
-
-constexpr unsigned kQuads = kGroupRows / 4;  // registers of 4 lanes, a lane a row
-
-const std::uint8_t* bytes(const std::byte* p) {
-  return reinterpret_cast<const std::uint8_t*>(p);
-}
-float32x4_t four_halves(const std::byte* p) {
-  return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(bytes(p))));
-}
 
 void quantize_row(const float* x, std::size_t cols, std::int16_t* q, float* scales, std::int32_t* sums) {
   for (std::size_t b = 0; b < cols / kBlock; ++b, x += kBlock, q += kBlock) {
@@ -41,24 +34,14 @@ void quantize_row(const float* x, std::size_t cols, std::int16_t* q, float* scal
     const bool finite = !std::isnan(vaddvq_f32(poison));
     scales[b] = finite ? top / 32767.0f : std::numeric_limits<float>::quiet_NaN();
     const float inverse = finite && top > kTiniest ? 32767.0f / top : 0.0f;
-    int32x4_t sum = vdupq_n_s32(0);
+    int32x4_t sum[2] = {vdupq_n_s32(0), vdupq_n_s32(0)};
     for (std::size_t i = 0; i < 8; ++i) {
       const int32x4_t n = finite ? vcvtnq_s32_f32(vmulq_n_f32(v[i], inverse)) : vdupq_n_s32(0);
       vst1_s16(q + 4 * i, vqmovn_s32(n));
-      sum = vaddq_s32(sum, n);
+      sum[i / 4] = vaddq_s32(sum[i / 4], n);
     }
-    sums[b] = vaddvq_s32(sum);
+    for (std::size_t half = 0; half < 2; ++half) sums[2 * b + half] = vaddvq_s32(sum[half]);
   }
-}
-
-// y = fma(dot, weight scale * x scale, y) for 4 rows.
-void add_block(float* y, int32x4_t dot, float32x4_t weight_scale, float x_scale) {
-  vst1q_f32(y, vfmaq_f32(vld1q_f32(y), vcvtq_f32_s32(dot), vmulq_n_f32(weight_scale, x_scale)));
-}
-
-// 256 high + low + offset
-int32x4_t join(int32x4_t high, int32x4_t low, std::int32_t offset) {
-  return vaddq_s32(vaddq_s32(vshlq_n_s32(high, 8), low), vdupq_n_s32(offset));
 }
 
 template <unsigned R>
@@ -76,7 +59,6 @@ void rows_q4_0(const std::byte* group, const Activations& x, float* out) {
       }
     }
     for (std::size_t v = 0; v < 4; ++v, codes += 64) {
-      // A lane's low nibbles are columns 0, 4, 1, 5 of eight, its high ones 2, 6, 3, 7 (packed.h).
       uint8x16_t even[kQuads];
       uint8x16_t odd[kQuads];
       for (unsigned i = 0; i < kQuads; ++i) {
@@ -84,25 +66,14 @@ void rows_q4_0(const std::byte* group, const Activations& x, float* out) {
         even[i] = vandq_u8(words, vdupq_n_u8(15));
         odd[i] = vshrq_n_u8(words, 4);
       }
-      for (unsigned r = 0; r < R; ++r) {
-        const int16x8_t eight = vld1q_s16(q + r * x.stride + 8 * v);
-        const int16x8_t order = vzip1q_s16(eight, vextq_s16(eight, eight, 4));
-        const int8x8_t upper = vshrn_n_s16(order, 8);
-        const uint8x8_t lower = vreinterpret_u8_s8(vmovn_s16(order));
-        for (unsigned i = 0; i < kQuads; ++i) {
-          high[r][i] = vdotq_lane_s32(high[r][i], vreinterpretq_s8_u8(even[i]), upper, 0);
-          high[r][i] = vdotq_lane_s32(high[r][i], vreinterpretq_s8_u8(odd[i]), upper, 1);
-          low[r][i] = vdotq_lane_u32(low[r][i], even[i], lower, 0);
-          low[r][i] = vdotq_lane_u32(low[r][i], odd[i], lower, 1);
-        }
-      }
+      add_nibbles(even, odd, q + 8 * v, x.stride, high, low);
     }
     for (unsigned r = 0; r < R; ++r) {
       const std::size_t at = r * x.blocks + b;
       for (unsigned i = 0; i < kQuads; ++i) {
         // Codes are n + 8: the products of the 8 with the activations are taken off at once.
         add_block(out + r * kGroupRows + 4 * i,
-                  join(high[r][i], vreinterpretq_s32_u32(low[r][i]), -8 * x.sum[at]),
+                  join(high[r][i], vreinterpretq_s32_u32(low[r][i]), -8 * x.sum(r, b)),
                   four_halves(group + 8 * i), x.scale[at]);
       }
     }
@@ -224,22 +195,13 @@ void tile_rows(const Panel& panel, const Activations& x, float* out) {
     }
     if (!panel.has_minima) continue;
     for (unsigned r = 0; r < R; ++r) {
-      const std::size_t at = r * x.blocks + b;
-      const float sum = static_cast<float>(x.sum[at]) * x.scale[at];
+      const float sum = x.scaled_sum(r, b);
       for (unsigned i = 0; i < kGroupRows; i += 4) {
         float* y = out + r * kGroupRows + i;
         vst1q_f32(y, vfmaq_n_f32(vld1q_f32(y), vld1q_f32(panel.minima + b * kGroupRows + i), sum));
       }
     }
   }
-}
-
-// Two rows at a time: their sums take half of the registers.
-template <auto One, auto Two, typename Weights>
-void by_twos(const Weights& weights, const Activations& x, std::size_t rows, float* out) {
-  std::size_t r = 0;
-  for (; r + 2 <= rows; r += 2) Two(weights, x.at(r, 0), out + r * kGroupRows);
-  if (r < rows) One(weights, x.at(r, 0), out + r * kGroupRows);
 }
 
 void group_q4_0(const std::byte* group, const Activations& x, std::size_t rows, float* out) {
@@ -309,6 +271,7 @@ constinit const Kernels kNeonKernels = {
     .quantize = quantize_row,
     .group_q4_0 = group_q4_0,
     .group_q8_0 = group_q8_0,
+    .group_super = neon::group_super,
     .unpack_q4_0 = unpack_q4_0,
     .unpack_q8_0 = unpack_q8_0,
     .unpack_super = unpack_super,

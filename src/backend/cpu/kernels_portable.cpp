@@ -22,12 +22,11 @@ void quantize_row(const float* x, std::size_t cols, std::int16_t* q, float* scal
     }
     scales[b] = finite ? peak / 32767.0f : std::numeric_limits<float>::quiet_NaN();
     const float inverse = finite && peak > kTiniest ? 32767.0f / peak : 0.0f;
-    std::int32_t sum = 0;
+    sums[2 * b] = sums[2 * b + 1] = 0;
     for (std::size_t i = 0; i < kBlock; ++i) {
       q[i] = finite ? static_cast<std::int16_t>(std::lrintf(x[i] * inverse)) : std::int16_t{0};
-      sum += q[i];
+      sums[2 * b + i / 16] += q[i];
     }
-    sums[b] = sum;
   }
 }
 
@@ -86,7 +85,7 @@ void tile(const Panel& panel, const Activations& x, std::size_t rows, float* out
           out[i] += static_cast<float>(dot[i]) * (scales[i] * x_scale);
       }
       if (!panel.has_minima) continue;
-      const float sum = static_cast<float>(x.sum[r * x.blocks + b]) * x_scale;
+      const float sum = x.scaled_sum(r, b);
       for (std::size_t i = 0; i < kGroupRows; ++i) out[i] += panel.minima[b * kGroupRows + i] * sum;
     }
   }
@@ -213,6 +212,7 @@ const Kernels kPortableKernels = {
     .quantize = quantize_row,
     .group_q4_0 = group_product<unpack_q4_0>,
     .group_q8_0 = group_product<unpack_q8_0>,
+    .group_super = nullptr,
     .unpack_q4_0 = unpack_q4_0,
     .unpack_q8_0 = unpack_q8_0,
     .unpack_super = unpack_super,

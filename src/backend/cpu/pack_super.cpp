@@ -81,12 +81,12 @@ void pack_super_block(StorageType type, const std::byte* stored, std::size_t row
       }
       if (type == StorageType::kQ5_K) {
         unsigned word = 0;
-        for (std::size_t p = 0; p < 16; ++p) word |= (c[2 * p + odd] >> 4 & 1u) << p;
+        for (unsigned p = 0; p < 16; ++p) word |= (c[2 * p + odd] >> 4 & 1u) << bits_at(type, p);
         put_word(out + layout.bits(sub), lane, word);
       }
       for (std::size_t w = 0; six && w < 2; ++w) {
         unsigned word = 0;
-        for (std::size_t p = 0; p < 8; ++p) word |= (c[2 * (8 * w + p) + odd] >> 4 & 3u) << (2 * p);
+        for (unsigned p = 0; p < 8; ++p) word |= (c[2 * (8 * w + p) + odd] >> 4 & 3u) << bits_at(type, p);
         put_word(out + layout.bits(sub) + w * 4 * kGroupRows, lane, word);
       }
     }

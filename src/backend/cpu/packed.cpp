@@ -124,16 +124,28 @@ void PackedMatrix::pack_group(std::size_t group) {
   }
 }
 
-bool PackedMatrix::is_direct(const Kernels& kernels) const {
-  if (form_ == PackedForm::kAffine)
-    return (affine_.bits == 4 || affine_.bits == 8) && affine_kernels(kernels).group != nullptr;
-  return form_ == PackedForm::kNibbles || form_ == PackedForm::kBytes;
+std::size_t PackedMatrix::direct_rows(const Kernels& kernels) const {
+  switch (form_) {
+    case PackedForm::kNibbles:
+    case PackedForm::kBytes:
+      return kMostDirectRows;
+    case PackedForm::kSuper:  // codes of 6 bits take three times the instructions of four
+      if (kernels.group_super == nullptr) return 0;
+      return source_.type == StorageType::kQ6_K ? 4 : 8;
+    case PackedForm::kAffine:
+      if (affine_.bits != 4 && affine_.bits != 8) return 0;
+      return affine_kernels(kernels).group != nullptr ? kMostDirectRows : 0;
+    case PackedForm::kFloats:
+      break;
+  }
+  return 0;
 }
 
 void PackedMatrix::multiply_group(std::size_t group, const Activations& x, std::size_t rows, float* out,
                                   const Kernels& kernels) const {
   if (form_ == PackedForm::kAffine)
     return affine_kernels(kernels).group(affine_, this->group(group), x, rows, out);
+  if (form_ == PackedForm::kSuper) return kernels.group_super(source_.type, this->group(group), x, rows, out);
   const auto kernel = form_ == PackedForm::kNibbles ? kernels.group_q4_0 : kernels.group_q8_0;
   kernel(this->group(group), x, rows, out);
 }

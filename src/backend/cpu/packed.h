@@ -23,6 +23,9 @@
 
 namespace gem::cpu {
 
+// The most that direct_rows gives.
+inline constexpr std::size_t kMostDirectRows = 16;
+
 enum class PackedForm : std::uint8_t { kNibbles, kBytes, kSuper, kAffine, kFloats };
 PackedForm packed_form(StorageType type);
 
@@ -44,8 +47,10 @@ class PackedMatrix {
   void pack_group(std::size_t group);
   const std::byte* group(std::size_t group) const { return data_.as<std::byte>() + group * group_bytes_; }
 
-  // Whether a group can be multiplied without a panel, and that product: as Kernels::group_q4_0.
-  bool is_direct(const Kernels& kernels) const;
+  // Up to this many rows a group is multiplied without a panel, decoded anew for every tile of rows, in
+  // registers; beyond, unpacking it once into the cache costs less than it saves. 0: always through panels.
+  std::size_t direct_rows(const Kernels& kernels) const;
+  // That product: as Kernels::group_q4_0.
   void multiply_group(std::size_t group, const Activations& x, std::size_t rows, float* out,
                       const Kernels& kernels) const;
 

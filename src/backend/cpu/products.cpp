@@ -6,10 +6,6 @@
 namespace gem::cpu {
 namespace {
 
-// Up to this many rows a group is decoded anew for every tile of rows, in registers; beyond, unpacking it
-// once into the cache costs less than it saves.
-constexpr std::size_t kDirectRows = 16;
-
 // Blocks of a panel: 16 KB of codes stay in the first-level cache while the activation rows pass by.
 constexpr std::size_t kPanelBlocks = 16;
 // Activation rows of one pass over a panel: with the panel's columns 128 KB, which stay in the second-level
@@ -37,7 +33,7 @@ void store(const Product& product, std::size_t group, std::size_t first, std::si
 void multiply_direct(const Activations& x, std::size_t rows, const Product& product, std::size_t begin,
                      std::size_t end, const Kernels& k) {
   const PackedMatrix& m = *product.matrix;
-  alignas(64) float tile[kDirectRows * kGroupRows];
+  alignas(64) float tile[kMostDirectRows * kGroupRows];
   for (std::size_t g = begin; g < end; ++g) {
     m.multiply_group(g, x, rows, tile, k);
     store(product, g, 0, rows, tile);
@@ -103,7 +99,7 @@ void multiply_piece(const Operand& x, const Product& product, std::size_t begin,
                     const Kernels& k) {
   const PackedForm form = product.matrix->form();
   if (form == PackedForm::kFloats) return multiply_floats(x, product, begin, end, k);
-  if (product.matrix->is_direct(k) && x.rows() <= kDirectRows)
+  if (x.rows() <= product.matrix->direct_rows(k))
     return multiply_direct(x.integers(), x.rows(), product, begin, end, k);
   multiply_panels(x.integers(), x.rows(), product, begin, end, k);
 }
@@ -122,11 +118,11 @@ void Operand::quantize(const Kernels& kernels, ThreadPool& pool) {
   const std::size_t blocks = cols_ / kBlock;
   if (q_.size() < rows_ * cols_) q_.resize(rows_ * cols_);
   if (scale_.size() < rows_ * blocks) scale_.resize(rows_ * blocks);
-  if (sum_.size() < rows_ * blocks) sum_.resize(rows_ * blocks);
+  if (sums_.size() < 2 * rows_ * blocks) sums_.resize(2 * rows_ * blocks);
   pool.parallel_for(rows_, 4, [&](std::size_t begin, std::size_t end, unsigned) {
     for (std::size_t r = begin; r < end; ++r) {
       kernels.quantize(x_ + r * cols_, cols_, q_.data() + r * cols_, scale_.data() + r * blocks,
-                       sum_.data() + r * blocks);
+                       sums_.data() + 2 * r * blocks);
     }
   });
   quantized_ = true;

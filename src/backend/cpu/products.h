@@ -24,13 +24,13 @@ class Operand {
   void quantize(const Kernels& kernels, ThreadPool& pool);
 
   const float* floats() const { return x_; }
-  Activations integers() const { return {q_.data(), scale_.data(), sum_.data(), cols_, cols_ / kBlock}; }
+  Activations integers() const { return {q_.data(), scale_.data(), sums_.data(), cols_, cols_ / kBlock}; }
   std::size_t rows() const { return rows_; }
   std::size_t cols() const { return cols_; }
 
   // Bytes of the integer form of `rows` rows.
   static std::uint64_t bytes(std::uint64_t rows, std::uint64_t cols) {
-    return rows * (cols * sizeof(std::int16_t) + cols / kBlock * (sizeof(float) + sizeof(std::int32_t)));
+    return rows * (cols * sizeof(std::int16_t) + cols / kBlock * (sizeof(float) + 2 * sizeof(std::int32_t)));
   }
 
  private:
@@ -40,7 +40,7 @@ class Operand {
   bool quantized_ = false;
   std::vector<std::int16_t> q_;
   std::vector<float> scale_;
-  std::vector<std::int32_t> sum_;
+  std::vector<std::int32_t> sums_;
 };
 
 struct Product {

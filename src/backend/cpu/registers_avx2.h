@@ -40,34 +40,43 @@ inline __m256i two_columns(const std::int16_t* q) {
   return _mm256_set1_epi32(both);
 }
 
-// Adds to dot[half] the products of one activation row with a block of 32 columns of 16 rows, nibbles 0 to 15
+// Adds to dot[half] the products of one activation row with kVectors * 8 columns of 16 rows, nibbles 0 to 15
 // as packed.h lays them. They are multiplied where they stand, times 1, 16 and 256 (the uppermost one is
-// shifted down): 15 * 256 * 32767 * 8 products stay below 2^31, and the sums are whole multiples of their
-// factor, so shifting them back is exact.
-inline void add_nibbles(const std::byte* codes, const std::int16_t* q, __m256i (&dot)[2]) {
+// shifted down), and the sums are whole multiples of their factor, so shifting them back is exact.
+// `above(half, w)` may put bits over the nibbles of a vector, w[3] being the one shifted down. Codes up to 31
+// times 256 * 32767 * 8 products, or up to 63 times 4 products of two vectors, stay below 2^31.
+template <std::size_t kVectors, typename Above>
+inline void add_nibbles(const std::byte* codes, const std::int16_t* q, __m256i (&dot)[2],
+                        const Above& above) {
   const __m256i mask0 = _mm256_set1_epi16(0x000f);
   const __m256i mask1 = _mm256_set1_epi16(0x00f0);
   const __m256i mask2 = _mm256_set1_epi16(0x0f00);
   __m256i by1[2] = {dot[0], dot[1]};
   __m256i by16[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
   __m256i by256[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-  for (std::size_t v = 0; v < 4; ++v) {
+  for (std::size_t v = 0; v < kVectors; ++v) {
     const __m256i x0 = two_columns(q + 8 * v);
     const __m256i x1 = two_columns(q + 8 * v + 2);
     const __m256i x2 = two_columns(q + 8 * v + 4);
     const __m256i x3 = two_columns(q + 8 * v + 6);
     for (std::size_t half = 0; half < 2; ++half) {
       const __m256i words = load(codes + 64 * v + 32 * half);
-      by1[half] = _mm256_add_epi32(by1[half], _mm256_madd_epi16(_mm256_and_si256(words, mask0), x0));
-      by16[half] = _mm256_add_epi32(by16[half], _mm256_madd_epi16(_mm256_and_si256(words, mask1), x1));
-      by256[half] = _mm256_add_epi32(by256[half], _mm256_madd_epi16(_mm256_and_si256(words, mask2), x2));
-      by1[half] = _mm256_add_epi32(by1[half], _mm256_madd_epi16(_mm256_srli_epi16(words, 12), x3));
+      __m256i w[4] = {_mm256_and_si256(words, mask0), _mm256_and_si256(words, mask1),
+                      _mm256_and_si256(words, mask2), _mm256_srli_epi16(words, 12)};
+      above(half, w);
+      by1[half] = _mm256_add_epi32(by1[half], _mm256_madd_epi16(w[0], x0));
+      by16[half] = _mm256_add_epi32(by16[half], _mm256_madd_epi16(w[1], x1));
+      by256[half] = _mm256_add_epi32(by256[half], _mm256_madd_epi16(w[2], x2));
+      by1[half] = _mm256_add_epi32(by1[half], _mm256_madd_epi16(w[3], x3));
       keep(by1[half]);
     }
   }
   for (std::size_t half = 0; half < 2; ++half)
     dot[half] = _mm256_add_epi32(
         by1[half], _mm256_add_epi32(_mm256_srai_epi32(by16[half], 4), _mm256_srai_epi32(by256[half], 8)));
+}
+inline void add_nibbles(const std::byte* codes, const std::int16_t* q, __m256i (&dot)[2]) {
+  add_nibbles<4>(codes, q, dot, [](std::size_t, const __m256i(&)[4]) {});
 }
 
 }  // namespace

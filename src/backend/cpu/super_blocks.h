@@ -7,8 +7,10 @@
 //   each;
 //               Q6_K: int8 scales [8 blocks][2 halves][16]
 //   low nibbles [8 blocks] as those of Q4_0 (backend/cpu/packed.h)
-//   Q5_K: fifth bits [8 blocks][16 rows][2], bit p of a 16-bit word belongs to pair p of columns
-//   Q6_K: upper two bits [8 blocks][2][16 rows][2], bits 2p and 2p + 1 of word w to pair 8w + p
+//   Q5_K: fifth bits [8 blocks][16 rows][2], a 16-bit word a lane
+//   Q6_K: upper two bits [8 blocks][2][16 rows][2], word w those of pairs 8w .. 8w + 7 of columns
+// The bits of pair 4v + i, whose nibble is nibble i of vector v, lie where that of pair 4v + i + 1 does, or
+// (i = 3) at the bottom, so that they are put over it by a mask: see bits_at.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +33,17 @@ constexpr SuperLayout super_layout(StorageType type) {
   return {4 * kGroupRows + 16 * kGroupRows, type == StorageType::kQ5_K ? std::size_t{4 * kGroupRows} : 0};
 }
 
+// Bits of a code above its nibble.
+constexpr int bits_above(StorageType type) {
+  return type == StorageType::kQ4_K ? 0 : type == StorageType::kQ5_K ? 1 : 2;
+}
+
+// Where in its word those of a pair of columns begin.
+constexpr unsigned bits_at(StorageType type, unsigned pair) {
+  const unsigned place = 4 * ((pair + 1) % 4);
+  return type == StorageType::kQ6_K ? place + 2 * (pair / 4 % 2) : place + pair / 4;
+}
+
 namespace {
 
 constexpr std::size_t kLanes = 2 * kGroupRows;
@@ -48,10 +61,10 @@ void unpack_pair(const std::uint16_t* __restrict nibbles, const std::uint16_t* _
     if constexpr (kType == StorageType::kQ4_K) {
       out[i] = static_cast<std::int16_t>(low);
     } else if constexpr (kType == StorageType::kQ5_K) {
-      const auto fifth = static_cast<std::uint16_t>(high[i] >> kPair & 1);
+      const auto fifth = static_cast<std::uint16_t>(high[i] >> bits_at(kType, kPair) & 1);
       out[i] = static_cast<std::int16_t>(low | static_cast<std::uint16_t>(fifth << 4));
     } else {
-      const auto two = static_cast<std::uint16_t>(high[i] >> (2 * (kPair % 8)) & 3);
+      const auto two = static_cast<std::uint16_t>(high[i] >> bits_at(kType, kPair) & 3);
       out[i] = static_cast<std::int16_t>(
           static_cast<std::uint16_t>(low | static_cast<std::uint16_t>(two << 4)) - 32);
     }

@@ -14,13 +14,16 @@ build_and_test() {
   while [[ $# -gt 0 && $1 != -- ]]; do targets+=("$1"); shift; done
   [[ $# -gt 0 ]] && shift
   echo "== $preset"
+  local started=$SECONDS built
   cmake --preset "$preset" -B "$folder" >"build/configure-$preset.log" 2>&1 || { cat "build/configure-$preset.log"; exit 1; }
   cmake --build "$folder" -j "$jobs" ${targets[@]+--target "${targets[@]}"} >"build/build-$preset.log" 2>&1 ||
     { grep -E -A5 'error|FAILED' "build/build-$preset.log" | head -60; exit 1; }
+  built=$((SECONDS - started))
   ctest --test-dir "$folder" --output-on-failure -j "$jobs" "$@" >"build/test-$preset.log" 2>&1 || { cat "build/test-$preset.log"; exit 1; }
   # What was skipped and why: the reason is the line after the one that says so.
   awk '/: Skipped$/ { getline; print "skipped: " $0 }' "$folder/Testing/Temporary/LastTest.log" | sort | uniq -c
   grep -E 'tests passed|Total Test time' "build/test-$preset.log"
+  echo "$preset: built in $built s, tested in $((SECONDS - started - built)) s"
 }
 
 if [[ -x tools/fetch-test-tokenizer.sh ]]; then

@@ -15,6 +15,7 @@ for source in "${sources[@]}"; do
   case $source in
     *_avx512.cpp) more=(-mavx2 -mfma -mf16c -I tests/emulation) ;;
     *_avx2.cpp) more=(-mavx2 -mfma -mf16c) ;;
+    *_amx.cpp) more=(-mavx512f -mavx512bw -mavx512vl -mavx512vnni -mavx512vbmi -mamx-tile -mamx-int8) ;; # not run here
     */kernels.cpp) more=(-Dhas_avx512=processor_has_avx512) ;; # the emulated one is always there
   esac
   objects+=("$object")

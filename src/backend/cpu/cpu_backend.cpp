@@ -67,9 +67,11 @@ class CpuBackend final : public Backend {
     }
     const std::uint64_t floats =
         rows * (4ull * g_.hidden + 2 * query + 2 * kv + 2ull * g_.ffn) + std::uint64_t{logit_rows} * g_.vocab;
-    return floats * sizeof(float) + Operand::bytes(rows, g_.hidden) + Operand::bytes(rows, query) +
-           Operand::bytes(rows, g_.ffn) + Operand::bytes(rows, 2 * g_.backbone) +
-           rows * 4 * g_.backbone * sizeof(float) + attention;
+    std::uint64_t operands = 0;
+    for (const std::uint64_t cols :
+         {std::uint64_t{g_.hidden}, query, std::uint64_t{g_.ffn}, std::uint64_t{2} * g_.backbone})
+      operands += Operand::bytes(rows, cols, k_);
+    return floats * sizeof(float) + operands + rows * 4 * g_.backbone * sizeof(float) + attention;
   }
 
   std::unique_ptr<Backend> new_assistant(const Geometry& geometry, const Weights& weights,

@@ -38,6 +38,12 @@ inline constexpr unsigned kRowTile = 4;
 // Keys of one chunk of attention: with 256 columns their values take a quarter of a core's own cache.
 inline constexpr std::uint32_t kChunkKeys = 128;
 
+// Most blocks of a panel: 16 KB of codes stay in the first-level cache while the activation rows pass by.
+inline constexpr std::size_t kPanelBlocks = 16;
+
+// Activation rows whose planes (Kernels::split) lie together.
+inline constexpr std::size_t kPlaneRows = 16;
+
 // Activation rows in 16-bit blocks. Row r begins r * stride integers, and r * blocks scales, after the first.
 struct Activations {
   const std::int16_t* q = nullptr;
@@ -45,10 +51,18 @@ struct Activations {
   const std::int32_t* sums = nullptr;  // of the integers of each half of a block
   std::size_t stride = 0;
   std::size_t blocks = 0;
+  // Of every kPlaneRows rows: [blocks][kPlaneRows][2 * kBlock], what Kernels::split made of q. Or null.
+  const std::int8_t* planes = nullptr;
 
+  // Without planes where `row` is not the first of its kPlaneRows.
   Activations at(std::size_t row, std::size_t block) const {
-    return {q + row * stride + block * kBlock, scale + row * blocks + block,
-            sums + 2 * (row * blocks + block), stride, blocks};
+    const bool splits = planes != nullptr && row % kPlaneRows == 0;
+    return {q + row * stride + block * kBlock,
+            scale + row * blocks + block,
+            sums + 2 * (row * blocks + block),
+            stride,
+            blocks,
+            splits ? planes + 2 * (row * stride + block * kPlaneRows * kBlock) : nullptr};
   }
   std::int32_t half_sum(std::size_t row, std::size_t block, std::size_t half) const {
     return sums[2 * (row * blocks + block) + half];
@@ -78,6 +92,10 @@ struct Kernels {
 
   // x[cols] -> cols integers, and a scale and two sums a block. cols is a multiple of 32.
   void (*quantize)(const float* x, std::size_t cols, std::int16_t* q, float* scale, std::int32_t* sums);
+
+  // q[cols] -> the 32 upper bytes of a block, signed, then its 32 lower ones, unsigned. Null: nothing reads
+  // them.
+  void (*split)(const std::int16_t* q, std::size_t cols, std::int8_t* planes);
 
   // A packed group of `x.blocks` blocks against `rows` activation rows:
   // out[r * kGroupRows + i] = weight row i . x_r.
@@ -132,6 +150,7 @@ extern const Kernels kAvx512Kernels;
 // Asked in a file that is built for any processor.
 bool has_avx2();
 bool has_avx512();
+bool has_amx();  // asks the system for the use of tiles
 #endif
 #if defined(__aarch64__)
 extern const Kernels kNeonKernels;

@@ -371,6 +371,7 @@ constinit const Kernels kAvx2Kernels = {
     .name = "avx2",
     .supported = has_avx2,
     .quantize = quantize_row,
+    .split = nullptr,
     .group_q4_0 = group_q4_0,
     .group_q8_0 = group_q8_0,
     .group_super = avx2::group_super,

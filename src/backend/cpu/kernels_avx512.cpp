@@ -173,6 +173,7 @@ constinit const Kernels kAvx512Kernels = {
     .supported = has_avx512,
     .quantize = [](const float* x, std::size_t cols, std::int16_t* q, float* scale,
                    std::int32_t* sums) { kAvx2Kernels.quantize(x, cols, q, scale, sums); },
+    .split = nullptr,
     .group_q4_0 = group_q4_0,
     .group_q8_0 = group_q8_0,
     .group_super = avx512::group_super,

@@ -269,6 +269,7 @@ constinit const Kernels kNeonKernels = {
     .name = "neon",
     .supported = has_neon_dot,
     .quantize = quantize_row,
+    .split = nullptr,
     .group_q4_0 = group_q4_0,
     .group_q8_0 = group_q8_0,
     .group_super = neon::group_super,

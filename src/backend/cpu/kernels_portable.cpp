@@ -210,6 +210,7 @@ const Kernels kPortableKernels = {
     .name = "portable",
     .supported = [] { return true; },
     .quantize = quantize_row,
+    .split = nullptr,
     .group_q4_0 = group_product<unpack_q4_0>,
     .group_q8_0 = group_product<unpack_q8_0>,
     .group_super = nullptr,

@@ -6,8 +6,6 @@
 namespace gem::cpu {
 namespace {
 
-// Blocks of a panel: 16 KB of codes stay in the first-level cache while the activation rows pass by.
-constexpr std::size_t kPanelBlocks = 16;
 // Activation rows of one pass over a panel: with the panel's columns 128 KB, which stay in the second-level
 // cache while kPanelGroups groups pass by.
 constexpr std::size_t kPassRows = 128;
@@ -118,14 +116,22 @@ void Operand::quantize(const Kernels& kernels, ThreadPool& pool) {
   const std::size_t blocks = cols_ / kBlock;
   if (q_.size() < rows_ * cols_) q_.resize(rows_ * cols_);
   if (scale_.size() < rows_ * blocks) scale_.resize(rows_ * blocks);
+  const bool split = splits(kernels, rows_);
+  if (split && planes_.size() < plane_bytes(rows_, cols_)) planes_ = Buffer(plane_bytes(rows_, cols_));
   if (sums_.size() < 2 * rows_ * blocks) sums_.resize(2 * rows_ * blocks);
   pool.parallel_for(rows_, 4, [&](std::size_t begin, std::size_t end, unsigned) {
     for (std::size_t r = begin; r < end; ++r) {
       kernels.quantize(x_ + r * cols_, cols_, q_.data() + r * cols_, scale_.data() + r * blocks,
                        sums_.data() + 2 * r * blocks);
+      if (split) {
+        const std::size_t in_tile = r % kPlaneRows;
+        kernels.split(q_.data() + r * cols_, cols_,
+                      planes_.as<std::int8_t>() + 2 * ((r - in_tile) * cols_ + in_tile * kBlock));
+      }
     }
   });
   quantized_ = true;
+  split_ = split;
 }
 
 void multiply(Operand& x, std::span<const Product> products, const Kernels& kernels, ThreadPool& pool) {

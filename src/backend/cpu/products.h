@@ -7,6 +7,7 @@
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/packed.h"
+#include "base/buffer.h"
 #include "base/thread_pool.h"
 
 namespace gem::cpu {
@@ -24,16 +25,29 @@ class Operand {
   void quantize(const Kernels& kernels, ThreadPool& pool);
 
   const float* floats() const { return x_; }
-  Activations integers() const { return {q_.data(), scale_.data(), sums_.data(), cols_, cols_ / kBlock}; }
+  Activations integers() const {
+    return {q_.data(), scale_.data(),  sums_.data(),
+            cols_,     cols_ / kBlock, split_ ? planes_.as<std::int8_t>() : nullptr};
+  }
   std::size_t rows() const { return rows_; }
   std::size_t cols() const { return cols_; }
 
   // Bytes of the integer form of `rows` rows.
-  static std::uint64_t bytes(std::uint64_t rows, std::uint64_t cols) {
-    return rows * (cols * sizeof(std::int16_t) + cols / kBlock * (sizeof(float) + 2 * sizeof(std::int32_t)));
+  static std::uint64_t bytes(std::uint64_t rows, std::uint64_t cols, const Kernels& kernels) {
+    return rows * (cols * sizeof(std::int16_t) + cols / kBlock * (sizeof(float) + 2 * sizeof(std::int32_t))) +
+           (splits(kernels, rows) ? plane_bytes(rows, cols) : 0);
   }
 
  private:
+  // Few rows are never multiplied by tiles.
+  static bool splits(const Kernels& kernels, std::uint64_t rows) {
+    return kernels.split != nullptr && rows >= 2 * kPlaneRows;
+  }
+
+  static std::uint64_t plane_bytes(std::uint64_t rows, std::uint64_t cols) {
+    return 2 * ((rows + kPlaneRows - 1) / kPlaneRows) * kPlaneRows * cols;
+  }
+
   const float* x_ = nullptr;
   std::size_t rows_ = 0;
   std::size_t cols_ = 0;
@@ -41,6 +55,8 @@ class Operand {
   std::vector<std::int16_t> q_;
   std::vector<float> scale_;
   std::vector<std::int32_t> sums_;
+  bool split_ = false;
+  Buffer planes_;  // aligned: a row of a tile lies in one cache line
 };
 
 struct Product {

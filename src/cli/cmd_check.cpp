@@ -51,6 +51,7 @@ void add_check(CLI::App& app) {
     const BackendKind kind = parse_backend(o->model.backend);
     if (kind == BackendKind::kOracle)
       fail(ErrorCode::kUsage, "check compares a backend with the oracle: --backend cpu or cuda");
+    require_user_of_device(kind, o->model.device);
     const auto model = Model::load(o->model.path(), {.any_geometry = o->model.any_geometry});
     const unsigned threads = o->model.threads;
     const BackendMaker make = [&](const Geometry& g, const Weights& w) {

@@ -40,10 +40,14 @@ BackendKind parse_backend(const std::string& name) {
   fail(ErrorCode::kUsage, "unknown backend {:?} (known: auto, cpu, cuda, oracle)", name);
 }
 
-std::unique_ptr<Backend> make_backend(BackendKind kind, const Model& model, unsigned threads,
-                                      std::optional<int> device) {
+void require_user_of_device(BackendKind kind, std::optional<int> device) {
   if (device && kind != BackendKind::kCuda)
     fail(ErrorCode::kUsage, "--device chooses among the devices of the cuda backend, which is not in use");
+}
+
+std::unique_ptr<Backend> make_backend(BackendKind kind, const Model& model, unsigned threads,
+                                      std::optional<int> device) {
+  require_user_of_device(kind, device);
   if (kind == BackendKind::kOracle) return make_oracle_backend(model.geometry(), model.weights());
   if (kind == BackendKind::kCuda) return make_cuda_backend(model.geometry(), model.weights(), {device});
   return make_cpu_backend(model.geometry(), model.weights(), threads,

@@ -35,8 +35,10 @@ class Model {
 enum class BackendKind : std::uint8_t { kOracle, kCpu, kCuda };
 // Error(kUsage) for a name that is no backend of this build.
 BackendKind parse_backend(const std::string& name);
+// Error(kUsage) where a device is named that the backend would not use.
+void require_user_of_device(BackendKind kind, std::optional<int> device);
 // `model` must outlive the backend.
-// `device`: of the cuda backend; Error(kUsage) where another one is asked to use it.
+// `device`: of the cuda backend alone.
 std::unique_ptr<Backend> make_backend(BackendKind kind, const Model& model, unsigned threads,
                                       std::optional<int> device = {});
 

@@ -61,6 +61,14 @@ TEST(Command, TokenizeAndDetokenizeAreInverse) {
   EXPECT_EQ(parsed[1], 105);
 }
 
+TEST(Command, ADeviceThatNoBackendWouldUseIsRefused) {
+  for (const char* const verb : {"check", "run x", "bench"}) {
+    const Outcome o = gem_command(std::string(verb) + " --backend cpu --device 1");
+    EXPECT_EQ(o.status, 2) << verb;
+    EXPECT_NE(o.err.find("--device"), std::string::npos) << o.err;
+  }
+}
+
 // Cases whose rendering is a stated choice of this program instead of the template's literal output.
 bool is_choice(const json& j) {
   return j.value("note", "").starts_with("quirk") || j["name"] == "tool-content-and-call-trailing";

@@ -32,7 +32,7 @@ inline __m512 sixteen_halves(const std::byte* p) {
 }
 
 // Cache lines that a decode kernel reads some 2 KB later.
-inline void prefetch(const std::byte* codes, std::size_t lines) {
+[[gnu::always_inline]] inline void prefetch(const std::byte* codes, std::size_t lines) {
   for (std::size_t i = 0; i < lines; ++i)
     _mm_prefetch(reinterpret_cast<const char*>(codes + 2048 + 64 * i), _MM_HINT_T0);
 }

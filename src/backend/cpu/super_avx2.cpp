@@ -91,7 +91,7 @@ __m256 add_part(__m256i dot, __m256 weight_scale, __m256 x_scale, __m256 y) {
 }
 
 template <StorageType kType>
-void prefetch_block(const std::byte* super, std::size_t block) {
+[[gnu::always_inline]] inline void prefetch_block(const std::byte* super, std::size_t block) {
   constexpr SuperLayout layout = super_layout(kType);
   if (block == 0) prefetch(super, (layout.scales + 63) / 64);
   prefetch(super + layout.nibbles(block), 4);

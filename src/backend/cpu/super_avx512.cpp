@@ -17,13 +17,18 @@ __m512 sixteen_bytes(const std::byte* p, bool is_signed) {
 }
 
 // Nibble i of each word, with the bits above it where the type has any.
-template <StorageType kType, int kNibble>
+template <StorageType kType, unsigned kNibble>
 __m512i code(__m512i words, __m512i bits) {
   constexpr int kAbove = bits_above(kType);
   const __m512i nibble = _mm512_and_si512(_mm512_srli_epi16(words, 4 * kNibble), _mm512_set1_epi16(15));
   if constexpr (kAbove == 0) return nibble;
-  constexpr int kFrom = 4 * ((kNibble + 1) % 4);
-  const __m512i moved = kFrom < 4 ? _mm512_slli_epi16(bits, 4 - kFrom) : _mm512_srli_epi16(bits, kFrom - 4);
+  constexpr unsigned kFrom = 4 * ((kNibble + 1) % 4);
+  __m512i moved;
+  if constexpr (kFrom < 4) {
+    moved = _mm512_slli_epi16(bits, 4 - kFrom);
+  } else {
+    moved = _mm512_srli_epi16(bits, kFrom - 4);
+  }
   constexpr int kOr = 0xf8;  // a | (b & c)
   return _mm512_ternarylogic_epi64(nibble, moved, _mm512_set1_epi16(((1 << kAbove) - 1) << 4), kOr);
 }

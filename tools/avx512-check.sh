@@ -8,6 +8,10 @@ out=build/avx512
 mkdir -p "$out"
 flags=(-std=c++20 -O2 -Wall -Wextra -Wno-psabi -I src -I tests)
 sources=(src/base/*.cpp src/backend/*.cpp src/backend/cpu/*.cpp tests/backend/kernels_test.cpp tests/backend/attention_test.cpp)
+# Whether an object is newer than its source and all headers.
+up_to_date() {
+  [[ $1 -nt $2 && -z $(find src tests -name '*.h' -newer "$1" -print -quit) ]]
+}
 objects=()
 for source in "${sources[@]}"; do
   object=$out/$(echo "$source" | tr / _).o
@@ -19,9 +23,9 @@ for source in "${sources[@]}"; do
     */kernels.cpp) more=(-Dhas_avx512=processor_has_avx512) ;; # the emulated one is always there
   esac
   objects+=("$object")
-  [[ $object -nt $source ]] || g++ "${flags[@]}" ${more[@]+"${more[@]}"} -c "$source" -o "$object"
+  up_to_date "$object" "$source" || g++ "${flags[@]}" ${more[@]+"${more[@]}"} -c "$source" -o "$object"
 done
 echo 'namespace gem::cpu { bool has_avx512() { return true; } }' >"$out/always.cpp"
 g++ -c "$out/always.cpp" -o "$out/always.o"
-g++ "${objects[@]}" "$out/always.o" -o "$out/test_kernels" -lgtest -lgtest_main -lfmt -pthread
+g++ "${objects[@]}" "$out/always.o" -o "$out/test_kernels" -lgtest -lgtest_main -lfmt -lcrypto -pthread
 "$out/test_kernels" --gtest_filter='*avx512*' "$@"

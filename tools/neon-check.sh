@@ -20,11 +20,15 @@ sources=(src/backend/*.cpp src/backend/cpu/*.cpp tests/backend/kernels_test.cpp 
 for source in src/base/*.cpp; do # the digest is OpenSSL's, which is not there for Arm; no kernel needs it
   [[ $source == */digest.cpp ]] || sources+=("$source")
 done
+# Whether an object is newer than its source and all headers.
+up_to_date() {
+  [[ $1 -nt $2 && -z $(find src tests -name '*.h' -newer "$1" -print -quit) ]]
+}
 compile() {
   local source=$1 object arch=()
   object=$out/$(echo "$source" | tr / _).o
   [[ $source == *_neon.cpp ]] && arch=(-march=armv8.2-a+dotprod)
-  [[ $object -nt $source ]] || "$compiler" "${flags[@]}" ${arch[@]+"${arch[@]}"} -c "$source" -o "$object"
+  up_to_date "$object" "$source" || "$compiler" "${flags[@]}" ${arch[@]+"${arch[@]}"} -c "$source" -o "$object"
 }
 running=0
 for source in "${sources[@]}"; do

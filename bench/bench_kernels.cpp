@@ -41,7 +41,7 @@ const bool registered = [] {
     if (!k->supported()) continue;
     for (const StorageType type : {StorageType::kQ4_0, StorageType::kQ8_0, StorageType::kQ6_K,
                                    StorageType::kQ4_K, StorageType::kBF16, StorageType::kF16}) {
-      for (const unsigned rows : {1u, 2u, 4u, 8u, 12u, 16u, 17u, 128u}) {
+      for (const unsigned rows : {1u, 2u, 4u, 8u, 16u, 128u}) {
         const std::string name = std::string(k->name) + "/" + std::string(storage_info(type).name) +
                                  "/rows:" + std::to_string(rows);
         benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {

@@ -152,8 +152,10 @@ TEST_P(KernelTable, ExtremeBlocksAreExact) {
             exact += double{v} * double{sign};
             size += std::fabs(double{v});
           }
+          // Minima may cancel what the codes sum up to.
+          const double bound = (factors_of(type).size() == 2 ? size : std::fabs(exact)) * 1e-6;
           for (const float y : out)
-            ASSERT_NEAR(y, exact, size * 1e-6) << storage_info(type).name << ", " << rows << " rows";
+            ASSERT_NEAR(y, exact, bound) << storage_info(type).name << ", " << rows << " rows";
         }
       }
     }

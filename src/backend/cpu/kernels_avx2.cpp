@@ -31,10 +31,6 @@ float max_lanes(__m256 v) {
   return _mm_cvtss_f32(s);
 }
 
-__m256 eight_halves(const std::byte* p) {
-  return _mm256_cvtph_ps(load_bytes(p));
-}
-
 void quantize_row(const float* x, std::size_t cols, std::int16_t* q, float* scales, std::int32_t* sums) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   const __m256i ones = _mm256_set1_epi16(1);
@@ -64,11 +60,6 @@ void quantize_row(const float* x, std::size_t cols, std::int16_t* q, float* scal
     sum = _mm_hadd_epi32(sum, sum);
     _mm_storel_epi64(reinterpret_cast<__m128i*>(sums + 2 * b), sum);
   }
-}
-
-// y = fma(dot, weight scale * x scale, y) for 8 rows.
-__m256 add_block(__m256i dot, __m256 weight_scale, __m256 x_scale, __m256 y) {
-  return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(weight_scale, x_scale), y);
 }
 
 // One activation row.
@@ -277,22 +268,6 @@ void rows_f32(const float* w, const float* x, std::size_t stride, std::size_t co
   }
 }
 
-// Turns a row count into a template argument.
-template <template <unsigned> class Run, typename... Args>
-void by_rows(unsigned rows, Args... args) {
-  switch (rows) {
-    case 1:
-      return Run<1>::run(args...);
-    case 2:
-      return Run<2>::run(args...);
-    case 3:
-      return Run<3>::run(args...);
-    default:
-      return Run<4>::run(args...);
-  }
-}
-static_assert(kRowTile == 4);
-
 template <unsigned R>
 struct RunQ40 {
   static void run(const std::byte* group, const Activations& x, float* out) {
@@ -317,16 +292,6 @@ struct RunF32 {
     rows_f32<R>(w, x, stride, cols, out);
   }
 };
-
-// Rows in tiles of kRowTile: their dot products of two half groups take half of the registers.
-template <template <unsigned> class Run, typename Weights>
-void by_tiles(const Weights& weights, const Activations& x, std::size_t rows, float* out) {
-  for (std::size_t r = 0; r < rows; r += kRowTile) {
-    const auto count = static_cast<unsigned>(rows - r < kRowTile ? rows - r : kRowTile);
-    by_rows<Run, const Weights&, const Activations&, float*>(count, weights, x.at(r, 0),
-                                                             out + r * kGroupRows);
-  }
-}
 
 void group_q4_0(const std::byte* group, const Activations& x, std::size_t rows, float* out) {
   by_tiles<RunQ40>(group, x, rows, out);

@@ -80,5 +80,40 @@ inline void add_nibbles(const std::byte* codes, const std::int16_t* q, __m256i (
   add_nibbles<4>(codes, q, dot, [](std::size_t, const __m256i(&)[4]) {});
 }
 
+inline __m256 eight_halves(const std::byte* p) {
+  return _mm256_cvtph_ps(load_bytes(p));
+}
+
+// y = fma(dot, weight scale * x scale, y) for 8 rows.
+inline __m256 add_block(__m256i dot, __m256 weight_scale, __m256 x_scale, __m256 y) {
+  return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(weight_scale, x_scale), y);
+}
+
+// Turns a row count into a template argument.
+template <template <unsigned> class Run, typename... Args>
+void by_rows(unsigned rows, Args... args) {
+  switch (rows) {
+    case 1:
+      return Run<1>::run(args...);
+    case 2:
+      return Run<2>::run(args...);
+    case 3:
+      return Run<3>::run(args...);
+    default:
+      return Run<4>::run(args...);
+  }
+}
+static_assert(kRowTile == 4);
+
+// Rows in tiles of kRowTile: their dot products of two half groups take half of the registers.
+template <template <unsigned> class Run, typename Weights>
+void by_tiles(const Weights& weights, const Activations& x, std::size_t rows, float* out) {
+  for (std::size_t r = 0; r < rows; r += kRowTile) {
+    const auto count = static_cast<unsigned>(rows - r < kRowTile ? rows - r : kRowTile);
+    by_rows<Run, const Weights&, const Activations&, float*>(count, weights, x.at(r, 0),
+                                                             out + r * kGroupRows);
+  }
+}
+
 }  // namespace
 }  // namespace gem::cpu

@@ -14,11 +14,6 @@ namespace {
 
 template <StorageType kType>
 constexpr bool kSix = kType == StorageType::kQ6_K;
-// Scales of a block, and vectors of nibbles that share one.
-template <StorageType kType>
-constexpr std::size_t kParts = kSix<kType> ? 2 : 1;
-template <StorageType kType>
-constexpr std::size_t kVectors = 4 / kParts<kType>;
 
 __m256 eight_bytes(const std::byte* p, bool is_signed) {
   const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
@@ -29,11 +24,10 @@ __m256 eight_bytes(const std::byte* p, bool is_signed) {
 template <StorageType kType>
 class Scales {
  public:
-  explicit Scales(const std::byte* super) : factors_(super + (kSix<kType> ? 2 : 4) * kGroupRows) {
+  explicit Scales(const std::byte* super) : factors_(super + super_factors(kType)) {
     for (std::size_t half = 0; half < 2; ++half) {
-      d_[half] = _mm256_cvtph_ps(load_bytes(super + 16 * half));
-      if constexpr (!kSix<kType>)
-        dmin_[half] = _mm256_cvtph_ps(load_bytes(super + 2 * kGroupRows + 16 * half));
+      d_[half] = eight_halves(super + 16 * half);
+      if constexpr (!kSix<kType>) dmin_[half] = eight_halves(super + 2 * kGroupRows + 16 * half);
     }
   }
   // Of part p of the super-block: block p, or half p % 2 of block p / 2.
@@ -85,11 +79,6 @@ __m256i start(const Activations& x, std::size_t row, std::size_t block, std::siz
   return _mm256_setzero_si256();
 }
 
-// y = fma(dot, weight scale * x scale, y) for 8 rows.
-__m256 add_part(__m256i dot, __m256 weight_scale, __m256 x_scale, __m256 y) {
-  return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(weight_scale, x_scale), y);
-}
-
 template <StorageType kType>
 [[gnu::always_inline]] inline void prefetch_block(const std::byte* super, std::size_t block) {
   constexpr SuperLayout layout = super_layout(kType);
@@ -109,11 +98,11 @@ void one_row(const std::byte* super, const Activations& x, float* out) {
       prefetch_block<kType>(super, block);
       const std::byte* codes = super + layout.nibbles(block);
       const __m256 x_scale = _mm256_set1_ps(x.scale[b]);
-      for (std::size_t part = 0; part < kParts<kType>; ++part) {
+      for (std::size_t part = 0; part < kBlockParts<kType>; ++part) {
         Above<kType> above(super + layout.bits(block) + 64 * part);
         const __m256i first = start<kType>(x, 0, b, part);
         __m256i dot[2] = {first, first};
-        add_nibbles<kVectors<kType>>(codes, q, dot, [&](std::size_t half, __m256i(&w)[4]) {
+        add_nibbles<kPartVectors<kType>>(codes, q, dot, [&](std::size_t half, __m256i(&w)[4]) {
           w[0] = above.template over<0, 0>(w[0], half);
           w[1] = above.template over<1, 4>(w[1], half);
           w[2] = above.template over<2, 8>(w[2], half);
@@ -121,9 +110,10 @@ void one_row(const std::byte* super, const Activations& x, float* out) {
           above.next(half);
         });
         for (std::size_t half = 0; half < 2; ++half)
-          y[half] = add_part(dot[half], scales.scale(kParts<kType> * block + part, half), x_scale, y[half]);
-        codes += 64 * kVectors<kType>;
-        q += 8 * kVectors<kType>;
+          y[half] =
+              add_block(dot[half], scales.scale(kBlockParts<kType> * block + part, half), x_scale, y[half]);
+        codes += 64 * kPartVectors<kType>;
+        q += 8 * kPartVectors<kType>;
       }
       if constexpr (!kSix<kType>) {
         const __m256 x_sum = _mm256_set1_ps(x.scaled_sum(0, b));
@@ -149,7 +139,7 @@ void rows_super(const std::byte* super, const Activations& x, float* out) {
     for (std::size_t block = 0; block < 8; ++block, ++b) {
       prefetch_block<kType>(super, block);
       const std::byte* codes = super + layout.nibbles(block);
-      for (std::size_t part = 0; part < kParts<kType>; ++part) {
+      for (std::size_t part = 0; part < kBlockParts<kType>; ++part) {
         Above<kType> above(super + layout.bits(block) + 64 * part);
         __m256i dot[R][2];
         for (unsigned r = 0; r < R; ++r) dot[r][0] = dot[r][1] = start<kType>(x, r, b, part);
@@ -164,7 +154,7 @@ void rows_super(const std::byte* super, const Activations& x, float* out) {
           q += 2;
         };
 #pragma GCC unroll 4
-        for (std::size_t v = 0; v < kVectors<kType>; ++v, codes += 64) {
+        for (std::size_t v = 0; v < kPartVectors<kType>; ++v, codes += 64) {
           const __m256i low = load(codes);
           const __m256i high = load(codes + 32);
           const auto nibble = [&]<int kNibble>(std::integral_constant<int, kNibble>) {
@@ -180,11 +170,11 @@ void rows_super(const std::byte* super, const Activations& x, float* out) {
           above.next(1);
         }
         for (std::size_t half = 0; half < 2; ++half) {
-          const __m256 scale = scales.scale(kParts<kType> * block + part, half);
+          const __m256 scale = scales.scale(kBlockParts<kType> * block + part, half);
           for (unsigned r = 0; r < R; ++r) {
             float* const y = out + r * kGroupRows + 8 * half;
             const __m256 x_scale = _mm256_set1_ps(x.scale[r * x.blocks + b]);
-            _mm256_storeu_ps(y, add_part(dot[r][half], scale, x_scale, _mm256_loadu_ps(y)));
+            _mm256_storeu_ps(y, add_block(dot[r][half], scale, x_scale, _mm256_loadu_ps(y)));
           }
         }
       }
@@ -201,33 +191,20 @@ void rows_super(const std::byte* super, const Activations& x, float* out) {
 }
 
 template <StorageType kType>
-void group_of(const std::byte* group, const Activations& x, std::size_t rows, float* out) {
-  for (std::size_t r = 0; r < rows; r += kRowTile) {
-    const Activations part = x.at(r, 0);
-    float* const to = out + r * kGroupRows;
-    switch (rows - r) {
-      case 1:
-        rows_super<kType, 1>(group, part, to);
-        break;
-      case 2:
-        rows_super<kType, 2>(group, part, to);
-        break;
-      case 3:
-        rows_super<kType, 3>(group, part, to);
-        break;
-      default:
-        rows_super<kType, kRowTile>(group, part, to);
+struct Of {
+  template <unsigned R>
+  struct Run {
+    static void run(const std::byte* group, const Activations& x, float* out) {
+      rows_super<kType, R>(group, x, out);
     }
-  }
-}
+  };
+};
 
 }  // namespace
 
 void group_super(StorageType type, const std::byte* group, const Activations& x, std::size_t rows,
                  float* out) {
-  if (type == StorageType::kQ4_K) return group_of<StorageType::kQ4_K>(group, x, rows, out);
-  if (type == StorageType::kQ5_K) return group_of<StorageType::kQ5_K>(group, x, rows, out);
-  group_of<StorageType::kQ6_K>(group, x, rows, out);
+  for_super_type(type, [&](auto constant) { by_tiles<Of<constant()>::template Run>(group, x, rows, out); });
 }
 
 }  // namespace gem::cpu::avx2

@@ -35,18 +35,13 @@ __m512i code(__m512i words, __m512i bits) {
 
 template <StorageType kType>
 constexpr bool kSix = kType == StorageType::kQ6_K;
-// Scales of a block, and vectors of nibbles that share one.
-template <StorageType kType>
-constexpr unsigned kParts = kSix<kType> ? 2 : 1;
-template <StorageType kType>
-constexpr unsigned kVectors = 4 / kParts<kType>;
 
 // What a super-block's blocks are scaled by.
 template <StorageType kType>
 class Scales {
  public:
   explicit Scales(const std::byte* super)
-      : factors_(super + (kSix<kType> ? 2 : 4) * kGroupRows),
+      : factors_(super + super_factors(kType)),
         d_(sixteen_halves(super)),
         dmin_(kSix<kType> ? d_ : sixteen_halves(super + 2 * kGroupRows)) {}
   // Of part p of the super-block: block p, or half p % 2 of block p / 2.
@@ -104,13 +99,13 @@ void one_row(const std::byte* super, const Activations& x, float* out) {
       prefetch(codes, 4);
       if (layout.high != 0) prefetch(super + layout.bits(block), layout.high / 64);
 #pragma GCC unroll 2
-      for (unsigned part = 0; part < kParts<kType>; ++part) {
+      for (unsigned part = 0; part < kBlockParts<kType>; ++part) {
         __m512i bits = first_bits<kType>(super, block, part);
-        const __m512i dot = add_nibbles<kVectors<kType>>(
+        const __m512i dot = add_nibbles<kPartVectors<kType>>(
             codes, q, start<kType>(x, 0, b, part), [&bits](__m512i(&w)[4]) { put_above<kType>(bits, w); });
-        y = add_block(dot, scales.scale(kParts<kType> * block + part), x.scale[b], y);
-        codes += 64 * kVectors<kType>;
-        q += 8 * kVectors<kType>;
+        y = add_block(dot, scales.scale(kBlockParts<kType> * block + part), x.scale[b], y);
+        codes += 64 * kPartVectors<kType>;
+        q += 8 * kPartVectors<kType>;
       }
       if constexpr (!kSix<kType>)
         y = _mm512_fnmadd_ps(scales.minimum(block), _mm512_set1_ps(x.scaled_sum(0, b)), y);
@@ -130,13 +125,13 @@ void rows_super(const std::byte* super, const Activations& x, float* out) {
     const Scales<kType> scales(super);
     for (std::size_t block = 0; block < 8; ++block, ++b) {
       const std::byte* codes = super + layout.nibbles(block);
-      for (unsigned part = 0; part < kParts<kType>; ++part) {
+      for (unsigned part = 0; part < kBlockParts<kType>; ++part) {
         Dots<R, kChains<R>> dots;
         dots.clear();
         for (unsigned r = 0; kSix<kType> && r < R; ++r) dots.chain[r][0] = start<kType>(x, r, b, part);
         __m512i bits = first_bits<kType>(super, block, part);
 #pragma GCC unroll 4
-        for (unsigned v = 0; v < kVectors<kType>; ++v, codes += 64, q += 8) {
+        for (unsigned v = 0; v < kPartVectors<kType>; ++v, codes += 64, q += 8) {
           const __m512i words = load(codes);
           const __m512i w[4] = {code<kType, 0>(words, bits), code<kType, 1>(words, bits),
                                 code<kType, 2>(words, bits), code<kType, 3>(words, bits)};
@@ -145,7 +140,7 @@ void rows_super(const std::byte* super, const Activations& x, float* out) {
           }
           bits = _mm512_srli_epi16(bits, bits_above(kType));
         }
-        const __m512 scale = scales.scale(kParts<kType> * block + part);
+        const __m512 scale = scales.scale(kBlockParts<kType> * block + part);
         for (unsigned r = 0; r < R; ++r)
           y[r] = add_block(dots.sum(r), scale, x.scale[r * x.blocks + b], y[r]);
       }
@@ -173,9 +168,7 @@ struct Of {
 
 void group_super(StorageType type, const std::byte* group, const Activations& x, std::size_t rows,
                  float* out) {
-  if (type == StorageType::kQ4_K) return by_tiles<Of<StorageType::kQ4_K>::Run>(group, x, rows, out);
-  if (type == StorageType::kQ5_K) return by_tiles<Of<StorageType::kQ5_K>::Run>(group, x, rows, out);
-  by_tiles<Of<StorageType::kQ6_K>::Run>(group, x, rows, out);
+  for_super_type(type, [&](auto constant) { by_tiles<Of<constant()>::template Run>(group, x, rows, out); });
 }
 
 }  // namespace gem::cpu::avx512

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "backend/cpu/kernels.h"
@@ -36,6 +37,25 @@ constexpr SuperLayout super_layout(StorageType type) {
 // Bits of a code above its nibble.
 constexpr int bits_above(StorageType type) {
   return type == StorageType::kQ4_K ? 0 : type == StorageType::kQ5_K ? 1 : 2;
+}
+
+// Scales of a block, each for as many columns, and vectors of nibbles that share one.
+template <StorageType kType>
+inline constexpr std::size_t kBlockParts = kType == StorageType::kQ6_K ? 2 : 1;
+template <StorageType kType>
+inline constexpr std::size_t kPartVectors = 4 / kBlockParts<kType>;
+
+// Offset of the 6- or 8-bit scales, of each part in turn.
+constexpr std::size_t super_factors(StorageType type) {
+  return (type == StorageType::kQ6_K ? 2 : 4) * kGroupRows;
+}
+
+// run(std::integral_constant<StorageType, type>())
+template <typename Run>
+void for_super_type(StorageType type, const Run& run) {
+  if (type == StorageType::kQ4_K) return run(std::integral_constant<StorageType, StorageType::kQ4_K>());
+  if (type == StorageType::kQ5_K) return run(std::integral_constant<StorageType, StorageType::kQ5_K>());
+  run(std::integral_constant<StorageType, StorageType::kQ6_K>());
 }
 
 // Where in its word those of a pair of columns begin.
@@ -114,11 +134,8 @@ void unpack_super_blocks(const std::byte* group, std::size_t first, const Panel&
 template <typename HalvesToFloats>
 void unpack_super_blocks(StorageType type, const std::byte* group, std::size_t first, const Panel& panel,
                          const HalvesToFloats& halves_to_floats) {
-  if (type == StorageType::kQ4_K)
-    return unpack_super_blocks<StorageType::kQ4_K>(group, first, panel, halves_to_floats);
-  if (type == StorageType::kQ5_K)
-    return unpack_super_blocks<StorageType::kQ5_K>(group, first, panel, halves_to_floats);
-  unpack_super_blocks<StorageType::kQ6_K>(group, first, panel, halves_to_floats);
+  for_super_type(
+      type, [&](auto constant) { unpack_super_blocks<constant()>(group, first, panel, halves_to_floats); });
 }
 
 }  // namespace

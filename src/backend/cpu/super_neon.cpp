@@ -40,15 +40,13 @@ template <StorageType kType, unsigned R>
 void rows_super(const std::byte* super, const Activations& x, float* out) {
   constexpr SuperLayout layout = super_layout(kType);
   constexpr bool kSix = kType == StorageType::kQ6_K;
-  constexpr std::size_t kParts = kSix ? 2 : 1;  // of a block, with a scale each
-  constexpr std::size_t kVectors = 4 / kParts;
   const std::int16_t* q = x.q;
   std::fill_n(out, R * kGroupRows, 0.0f);
   for (std::size_t b = 0; b < x.blocks; super += layout.bytes()) {
-    const std::byte* const factors = super + (kSix ? 2 : 4) * kGroupRows;
+    const std::byte* const factors = super + super_factors(kType);
     for (std::size_t block = 0; block < 8; ++block, ++b) {
       const std::byte* codes = super + layout.nibbles(block);
-      for (std::size_t part = 0; part < kParts; ++part) {
+      for (std::size_t part = 0; part < kBlockParts<kType>; ++part) {
         int32x4_t high[R][kQuads];
         uint32x4_t low[R][kQuads];
         std::int32_t too_much[R];  // of codes 0 to 63
@@ -62,7 +60,7 @@ void rows_super(const std::byte* super, const Activations& x, float* out) {
         uint8x16_t bits[kQuads] = {};
         for (unsigned i = 0; layout.high != 0 && i < kQuads; ++i)
           bits[i] = vld1q_u8(bytes(super + layout.bits(block) + 64 * part + 16 * i));
-        for (std::size_t v = 0; v < kVectors; ++v, codes += 64, q += 8) {
+        for (std::size_t v = 0; v < kPartVectors<kType>; ++v, codes += 64, q += 8) {
           uint8x16_t even[kQuads];
           uint8x16_t odd[kQuads];
           for (unsigned i = 0; i < kQuads; ++i) {
@@ -74,7 +72,7 @@ void rows_super(const std::byte* super, const Activations& x, float* out) {
         for (unsigned i = 0; i < kQuads; ++i) {
           const float32x4_t scale =
               vmulq_f32(four_halves(super + 8 * i),
-                        four_bytes(factors + (kParts * block + part) * kGroupRows + 4 * i, kSix));
+                        four_bytes(factors + (kBlockParts<kType> * block + part) * kGroupRows + 4 * i, kSix));
           for (unsigned r = 0; r < R; ++r)
             add_block(out + r * kGroupRows + 4 * i,
                       join(high[r][i], vreinterpretq_s32_u32(low[r][i]), too_much[r]), scale,
@@ -93,18 +91,13 @@ void rows_super(const std::byte* super, const Activations& x, float* out) {
   }
 }
 
-template <StorageType kType>
-void group_of(const std::byte* group, const Activations& x, std::size_t rows, float* out) {
-  by_twos<rows_super<kType, 1>, rows_super<kType, 2>>(group, x, rows, out);
-}
-
 }  // namespace
 
 void group_super(StorageType type, const std::byte* group, const Activations& x, std::size_t rows,
                  float* out) {
-  if (type == StorageType::kQ4_K) return group_of<StorageType::kQ4_K>(group, x, rows, out);
-  if (type == StorageType::kQ5_K) return group_of<StorageType::kQ5_K>(group, x, rows, out);
-  group_of<StorageType::kQ6_K>(group, x, rows, out);
+  for_super_type(type, [&](auto constant) {
+    by_twos<rows_super<constant(), 1>, rows_super<constant(), 2>>(group, x, rows, out);
+  });
 }
 
 }  // namespace gem::cpu::neon
